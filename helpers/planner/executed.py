@@ -13,6 +13,7 @@ import torch.distributed as dist
 from helpers.comm.mesh import Layout
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.owners.local import Local
 from helpers.parallel.pipeline.engine import forward
 from helpers.parallel.tensor.transform import sequence_parallel
@@ -80,6 +81,7 @@ class Run:
 
 
 OWNERS = {0: Local, 1: Zero1, 2: Zero2, 3: Zero3}
+SEQUENCE = partial(context_parallel, inner=sequence_parallel)  # a Recipe adds cp to `plain` alone
 
 
 def recipe(point: Point) -> Recipe:
@@ -93,7 +95,7 @@ def recipe(point: Point) -> Recipe:
         layout=plan.layout,
         schedule=schedule,
         cuts=cuts,
-        transform=sequence_parallel if plan.sequence and plan.ranks("tp") > 1 else plain,
+        transform=SEQUENCE if plan.sequence and plan.ranks("tp") > 1 else plain,
         owner=OWNERS[plan.zero if plan.ranks("dp") > 1 else 0],
     )
 

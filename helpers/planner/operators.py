@@ -52,16 +52,16 @@ def operators(
         kind = config.mixer_of(block)
         norm(f"{block}.norm1", (here,))
         if kind == "attention":
-            heads, kv = config.heads, config.key_heads
-            made, used = config.width + 2 * kv * config.head_width, config.width
-            flops = 4.0 * sequences * tokens**2 * config.width
+            heads, kv, used = config.heads, config.key_heads, config.heads * config.head_width
+            made = used + 2 * kv * config.head_width
+            flops = 4.0 * sequences * tokens**2 * used
         elif kind == "mamba2":
             settings = config.mamba2
             heads = kv = settings.heads(config.width)
             used = settings.channels(config.width)
             made = 2 * used + 2 * settings.groups * settings.state + heads
-            inside = settings.chunk * (settings.state + used) + 2 * used * settings.state
-            flops = 2.0 * sequences * tokens * inside
+            squares = min(settings.chunk, tokens) * (settings.groups * settings.state + used)
+            flops = 2.0 * sequences * tokens * (squares + 2 * used * settings.state)
         else:
             raise ValueError(f"no operators are known for the mixer {kind!r}")
         linear(f"{block}.in", config.width, made, outside=kv)

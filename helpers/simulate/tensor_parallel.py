@@ -125,10 +125,10 @@ def forward_flops(config: GPTShape, sequences: int, tokens: int) -> tuple[float,
     A multiply-add is 2 FLOPs. The core counts as if no score were masked, as the papers count it.
     """
     rows, width = sequences * tokens, config.width
-    kept = config.key_heads * config.head_width
+    heads, keys = (n * config.head_width for n in (config.heads, config.key_heads))
     matrices = 3 if config.mlp == "swiglu" else 2
-    weights = 2 * width**2 + 2 * width * kept + matrices * width * config.inner
-    return 4 * rows * tokens * width, 2 * rows * weights, 2 * rows * width * config.vocab
+    weights = width * (2 * heads + 2 * keys + matrices * config.inner)
+    return 4 * rows * tokens * heads, 2 * rows * weights, 2 * rows * width * config.vocab
 
 
 def moved(config: GPTShape, number_bytes: float) -> tuple[float, float]:

@@ -4,11 +4,13 @@ import itertools
 
 import pytest
 
+from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
 from helpers.planner.executed import Layers, recipe, run_cuts
 from helpers.planner.plan import plan
 from helpers.plans.schedules import one_f_one_b
 from helpers.plans.schedules.times import bubble, timeline
+from helpers.runtime.launch import launch
 from helpers.simulate.topology import DGX_A100
 from helpers.training.twin import compare
 
@@ -32,6 +34,19 @@ def test_the_points_of_a_front_run_and_equal_their_twins():
         assert made.first_wrong() is None, point.title()
 
 
+def test_each_rank_takes_its_part_of_a_sequence():
+    recipes = []
+    for sequence in (False, True):
+        found = plan(CONFIG, DGX_A100.of(4), 8, axes=("cp", "tp"), micro=1, sequence=sequence)
+        recipes += [next(recipe(p) for p in found.points if p.plan.ranks("cp") == 2)]
+    assert list(launch(taken, workers=4, recipes=recipes)) == [[(8, 4), (8, 4)]] * 4
+
+
+def taken(worker, recipes):
+    batch = random_batch(0, 8, 8, 33)
+    return [tuple(made(CONFIG).take(batch).tokens.shape) for made in recipes]
+
+
 UNEVEN = Layers(computing=(0.5, 1, 1, 1, 1, 4), update=(2, 1, 1, 1, 1, 3))
 
 
@@ -45,13 +60,19 @@ def test_a_prediction_is_the_pipeline_s_time_and_the_longest_update(cuts, stages
         assert UNEVEN.predicted(cuts, m) == expected
 
 
-def test_the_plan_is_the_best_cut():
-    for m in (1, 4, 9):
-        every = [(k, 4 - k) for k in (1, 2, 3)]
-        found = UNEVEN.plan(2, m)
-        assert found.cuts == (3, 1)
-        # the update of a stage counts in the plan, where the prediction has the longest alone
-        assert UNEVEN.predicted(found.cuts, m) == min(UNEVEN.predicted(cuts, m) for cuts in every)
+ONCE = Layers(computing=(0, 1, 1, 1, 1, 0), update=(0, 0, 0, 0, 0, 4))  # 8 micro-batches share it
+
+
+@pytest.mark.parametrize(
+    ("layers", "m", "best"),
+    [(UNEVEN, 1, (3, 1)), (UNEVEN, 4, (3, 1)), (UNEVEN, 9, (3, 1)), (ONCE, 8, (2, 2))],
+)
+def test_the_plan_is_the_best_cut(layers, m, best):
+    every = [(k, 4 - k) for k in (1, 2, 3)]
+    found = layers.plan(2, m)
+    assert found.cuts == best
+    # the update of a stage counts in the plan, where the prediction has the longest alone
+    assert layers.predicted(found.cuts, m) == min(layers.predicted(cuts, m) for cuts in every)
 
 
 def test_the_formula_is_the_timeline_s_makespan_for_two_stages():

@@ -2,17 +2,20 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.models.bamba import bamba
 from helpers.models.gpt import GPTConfig
 from helpers.planner.alpa import alpa
 from helpers.planner.inter_operator import Cost, inter_operator, submeshes
+from helpers.planner.intra_operator import intra_operator
 from helpers.planner.operators import operators
 from helpers.planner.problem import NoPlan
+from helpers.planner.strategies import ROLES, Grid
 from helpers.simulate.topology import DGX_A100
 
 
@@ -57,6 +60,10 @@ def by_force(layers, devices, meshes, costs, micro_batches, memory):
     return best
 
 
+PAIR = {(k, k + 1, (1, 1)): Cost(seconds=1, each=5) for k in (0, 1)}
+
+
+@example((2, 2, submeshes(2, 1), PAIR), 1, 5)  # memory for the only micro-batch: two stages fit
 @given(pipelines(), st.integers(1, 6), st.sampled_from([math.inf, 5, 8]))
 @settings(deadline=None)
 def test_the_pipeline_is_the_best_of_all(model, micro_batches, memory):
@@ -131,6 +138,58 @@ def test_megatron_s_uniform_split_of_a_gpt_and_another_of_a_large_vocabulary():
         times, half = work(uneven), uneven.layers // 2
         stages = [sum(times[:half]), sum(times[half:])]
         assert uniform(times, 2, 8).seconds < 0.95 * (sum(stages) + 7 * max(stages))
+
+
+NODES = replace(DGX_A100, nodes=2, gpus_per_node=2)
+MESHES = {  # (its nodes, GPUs of each), (dp, tp) -> GPUs
+    ((1, 1), (1, 1)): 1,
+    ((1, 2), (2, 1)): 2,
+    ((1, 2), (1, 2)): 2,
+    ((2, 2), (4, 1)): 4,
+    ((2, 2), (2, 2)): 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("memory", "micro_batches", "rate", "meshes"),
+    [
+        (8e6, 8, 1e10, [(2, 2)]),  # "dp" joins the nodes
+        (3e6, 1, 1e12, [(1, 2), (2, 1)]),  # two stages, each in a node
+    ],
+)
+def test_a_plan_is_the_best_of_all_cuts_and_meshes(
+    memory, micro_batches, rate, meshes, monkeypatch
+):
+    """Each stage is planned alone here; the cluster says whether a group's ranks share a node."""
+    config = GPTConfig(width=64, heads=4, layers=3, vocab=3000, context=64, tied=False)
+    allowed, costs = {"dp": {"batch", "sharded"}, "tp": set(ROLES) - {"sharded"}}, {}
+    for start, stop in itertools.combinations(range(4), 2):
+        parts = operators(config, 4, 64, range(start, stop), first=not start, last=stop == 3)
+        for mesh, gpus in MESHES.items():
+            dp, tp = mesh[1]
+            groups = {"dp": NODES.group(range(0, gpus, tp)), "tp": NODES.group(range(tp))}
+            links = {
+                axis: one.rail if one.nodes > 1 else one.inside for axis, one in groups.items()
+            }
+            options = {"memory": memory, "micro_batches": micro_batches, "allowed": allowed}
+            try:
+                found = intra_operator(
+                    parts, Grid(sizes={"dp": dp, "tp": tp}, links=links), **options
+                )
+            except NoPlan:
+                continue
+            computing = 3 * sum(one.flops for one in parts) / gpus / rate
+            costs[start, stop, mesh] = Cost(
+                seconds=computing + found.seconds, bytes=found.states, each=found.kept
+            )
+    options = {"sequences": 4, "micro_batches": micro_batches, "memory": memory}
+    found = alpa(config, NODES, flops_per_second=rate, **options)
+    assert found.seconds == pytest.approx(by_force(3, 4, MESHES, costs, micro_batches, memory))
+    assert [mesh[1] for _, mesh in found.stages] == meshes
+    monkeypatch.setattr("helpers.planner.alpa.inter_operator", lambda _, stage, **given: stage)
+    stage = alpa(config, NODES, flops_per_second=rate, **options)
+    stages = [(*pair, mesh) for pair in itertools.combinations(range(4), 2) for mesh in MESHES]
+    assert {key: cost for key in stages if (cost := stage(*key))} == costs
 
 
 def test_less_memory_costs_time_until_no_plan_fits():

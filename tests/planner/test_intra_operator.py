@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.models.bamba import bamba
 from helpers.models.gpt import GPTConfig
+from helpers.models.settings import Mamba2Settings
 from helpers.planner.intra_operator import as_problem, intra_operator
 from helpers.planner.operators import operators
 from helpers.planner.problem import NoPlan
@@ -127,6 +128,24 @@ def test_bert_and_a_tied_embedding_on_two_axes_as_in_alpa_s_tests():
     assert found.roles == {"embedding": "batch row", "head": "batch column"}
 
 
+@pytest.mark.parametrize("micro_batches", [1, 4])
+@pytest.mark.parametrize(("role", "once"), [("batch", True), ("sharded", False)])
+def test_gradients_are_summed_once_a_step_and_shards_with_each_micro_batch(
+    role, once, micro_batches
+):
+    """Two gathers and a reduce-scatter are three calls, and three times half of an all-reduce."""
+    on, (one,) = grid((4, 1), alpha=(1000, 0)), mlp(1, 8, 16)
+    found = intra_operator(
+        [one], on, number_bytes=NUMBER, micro_batches=micro_batches, allowed={"a": {role}}
+    )
+    sums, calls = all_reduce(on, 16 * 16 * NUMBER, "a") - 1000, 1 if once else 3
+    expected = 1000 * calls + sums * (1 if once else 1.5)
+    assert found.seconds == pytest.approx(expected / (micro_batches if once else 1))
+    assert found.states == 16 * 16 * 16 / (1 if once else 4)
+    with pytest.raises(NoPlan):  # 6 sequences do not divide over 4
+        intra_operator([replace(one, sequences=6)], on, allowed={"a": {role}})
+
+
 @st.composite
 def graphs(draw):
     """Up to 12 operators that take one or two earlier ones; on one axis, or a few on two."""
@@ -222,14 +241,20 @@ def test_a_block_of_a_gpt_is_cut_like_megatron_s_and_less_memory_costs_time():
         intra_operator(blocks, on, memory=0.1 * (free.states + free.kept))
 
 
-def test_a_bamba_s_operators_have_its_parameters_and_work():
+@pytest.mark.parametrize("tokens", [32, 512])  # part of a chunk of the scan; whole chunks
+@pytest.mark.parametrize("changes", [{}, {"head": 64}, {"mamba2": Mamba2Settings(groups=2)}])
+def test_a_bamba_s_operators_have_its_parameters_and_work(tokens, changes):
     from helpers.models.counts import flops_per_token, parameters
 
-    config = bamba(4, attention=(2,), width=256, heads=8, kv_heads=4, hidden=512, vocab=500)
-    found = operators(config, 3, 32, range(4))
+    sizes = {"width": 256, "heads": 8, "kv_heads": 4, "hidden": 512, "vocab": 500}
+    config = bamba(4, attention=(2,), **sizes, **changes)
+    found = operators(config, 3, tokens, range(4))
     numbers = sum(count for one in found for count, _ in one.parameters)
     assert numbers == pytest.approx(parameters(config).total, rel=0.01)  # not the convolutions
-    work = sum(one.flops for one in found) / 3 / 32
-    assert work == pytest.approx(flops_per_token(config, 32, part="forward"), rel=0.1)
+    work = sum(one.flops for one in found) / 3 / tokens
+    assert work == pytest.approx(flops_per_token(config, tokens, part="forward"))
+
+
+def test_other_mixers_have_no_operators():
     with pytest.raises(ValueError, match="mamba"):
         operators(GPTConfig(mixer="mamba"), 1, 8, range(1))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.models.shape import GPTShape
-from helpers.planner.plan import Plans, front, plan, shares
+from helpers.planner.plan import Plans, candidates, front, plan, shares
 from helpers.simulate.hardware import H100
 from helpers.simulate.kernels import Rates
 from helpers.simulate.step_time import step_time
@@ -49,8 +49,22 @@ def test_every_point_is_a_plan_of_the_whole_cluster_with_its_own_step():
         assert point.plan.layout.title() in point.title()
     middle = found.points[len(found.points) // 2]
     assert found.within(middle.bytes) is middle
+    held = plan(SMALL, DGX_A100.of(8), 32, memory=middle.bytes).points
+    assert held == found.points[len(found.points) // 2 :]
     with pytest.raises(ValueError, match=r"no plan fits into 1 bytes; the smallest needs"):
         found.within(1)
+
+
+def test_what_is_tried():
+    """ZeRO needs replicas, and its stages 2 and 3 no pipeline. Chunks need one, and layers."""
+    stages, chunks = {}, {}
+    for one, _ in candidates(SMALL, DGX_A100.of(8), 32, 64, ("pp", "dp", "tp"), {}):
+        p, d = one.ranks("pp"), one.ranks("dp")
+        stages.setdefault((p > 1, d > 1), set()).add(one.zero)
+        chunks.setdefault(p, set()).add(one.chunks)
+    both = {(True, True): {0, 1}, (True, False): {0}, (False, False): {0}}
+    assert stages == both | {(False, True): {0, 1, 2, 3}}
+    assert chunks == {1: {1}, 2: {1, 2, 4}, 4: {1, 2}, 8: {1}}  # of 12 layers
 
 
 def test_options_that_are_not_chosen():

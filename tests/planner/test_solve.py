@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from helpers.planner import iopddl
 from helpers.planner.ascent import ascend
 from helpers.planner.problem import FORBIDDEN, NoPlan, Problem
+from helpers.planner.program import best, program
 from helpers.planner.reduce import Reduced
 from helpers.planner.search import Search
 from helpers.planner.solve import solve
@@ -200,13 +202,13 @@ def priced(problem, chosen):
     return sum(min(part, 99) for part in [*parts, *tables.values()])
 
 
-def chain(nodes, limit, seed=0, size=4):
+def chain(nodes, limit, seed=0, size=4, unit=1):
     """Nodes in a chain, with a second edge to the next but three, that live for three steps."""
     rng = np.random.default_rng(seed)
     pairs = [(n, n + k) for k in (1, 4) for n in range(nodes - k)]
     return Problem(
-        costs=rng.integers(0, 50, (nodes, size)).tolist(),
-        edges=[(pair, rng.integers(0, 99, size * size).tolist()) for pair in pairs],
+        costs=(unit * rng.integers(0, 50, (nodes, size))).tolist(),
+        edges=[(pair, (unit * rng.integers(0, 99, size * size)).tolist()) for pair in pairs],
         usages=rng.integers(1, 9, (nodes, size)).tolist(),
         intervals=[(n, n + 3) for n in range(nodes)],
         limit=limit,
@@ -219,6 +221,7 @@ def test_a_search_starts_over_the_limit_and_ends_near_the_optimum():
     assert optimum.cost == optimum.bound
     search = Search(Reduced(problem))
     assert (search.reduced.used(search.chosen) > search.reduced.room).any()
+    assert not search.run(time.monotonic())
     search.run(time.monotonic() + 3)
     chosen = search.reduced.whole(search.chosen)
     chosen = [chosen[node] for node in range(60)]
@@ -226,12 +229,38 @@ def test_a_search_starts_over_the_limit_and_ends_near_the_optimum():
     assert problem.cost(chosen) <= 1.1 * optimum.cost
 
 
+@pytest.mark.parametrize(("weight", "chosen"), [(0.4, 0), (0.6, 1)])
+def test_memory_has_a_price_where_others_exceed_the_limit(weight, chosen):
+    """The second strategy costs 2 more, and uses 4 less. The two other nodes alone use too much."""
+    nodes = {"costs": [[0, 2]] * 3, "usages": [[5, 1]] * 3, "intervals": [(0, 1)] * 3}
+    reduced, now = Reduced(Problem(**nodes, limit=8)), dict.fromkeys(range(3), 0)
+    with pytest.raises(NoPlan):
+        reduced.around([0], now, math.inf)
+    part = reduced.around([0], now, math.inf, {0: weight})
+    assert part.whole(best(part, 9)[0]) == {0: chosen}
+
+
+@pytest.mark.parametrize("unit", [1, 2**-30])  # whole numbers, and seconds
+def test_bounds_hold_and_are_near_in_any_unit(unit):
+    free, held = (chain(40, limit, unit=unit) for limit in (None, 13))
+    reduced = bare(free)
+    costs, rules, _, _ = program(reduced)
+    relaxed = linprog(costs / unit, A_eq=rules.A, b_eq=rules.lb, bounds=(0, 1)).fun * unit
+    bound = ascend(reduced, 1e9, time.monotonic() + 9)[1]
+    assert 0.98 * relaxed < bound < 1.0001 * relaxed
+    reduced = Reduced(held)
+    assert reduced.constant + best(reduced, 60)[1] == pytest.approx(solve(held, 60).cost)
+
+
 def test_without_time_the_best_choice_comes_with_a_bound(monkeypatch):
     monkeypatch.setattr("helpers.planner.solve.LARGE", 0)  # a program too large to solve at once
     problem = chain(40, limit=13)
+    problem = replace(problem, costs=[*problem.costs, [10**5]], usages=[*problem.usages, [0]],
+                      intervals=[*problem.intervals, (0, 0)])  # fmt: skip
     found = solve(problem, 2)
     assert problem.holds(found.chosen)
-    assert 0 < found.bound <= found.cost
+    # each node's least cost, beside those of its edges, would give a bound of 2,152 in all
+    assert 2500 < found.bound - 10**5 <= found.cost - 10**5
 
 
 @pytest.mark.parametrize(
@@ -252,6 +281,14 @@ def test_odd_problems(problem, chosen):
     assert found.chosen == chosen
     assert found.cost == found.bound == problem.cost(chosen)
     assert found.peak == (2 if problem.limit == 4 else 0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "edge", "whole"),
+    [([1, 2], [3, 4], True), ([1, 2.5], [3, 4], False), ([1, 2], [0.5, 4], False)],
+)
+def test_a_bound_is_rounded_up_only_where_all_costs_are_whole(costs, edge, whole):
+    assert Problem(costs=[costs], edges=[((0,), edge)]).whole == whole
 
 
 @pytest.mark.parametrize(
@@ -321,6 +358,15 @@ def test_a_file_of_the_contest(told, code, line, chosen, tmp_path, capsys):
             assert out == ""
         else:
             assert out == f"{line}\n{json.dumps(chosen)}\n"
+
+
+def test_a_choice_is_not_found_in_no_time(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("helpers.planner.solve.LARGE", 0)
+    (tmp_path / "a.json").write_text(json.dumps(SMALL))
+    assert iopddl.main([str(tmp_path / "a.json"), "--seconds", "0"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "allow more time" in err
 
 
 def test_a_file_that_is_no_problem(tmp_path, capsys):

@@ -13,6 +13,7 @@ import statistics
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -145,7 +146,19 @@ def test_the_command(tmp_path, capsys):
     assert "row 3: hidden must be a positive whole number, not 'many'" in err
     assert "row 4: Layout(pp=2, dp=1, tp=3) is not for 8 GPUs" in err.replace("dp=2", "dp=1")
     assert "row 5: iteration_ms must be a positive number, not 'soon'" in err
-    assert "over 2 rows" in err
+    known = {k: float(rows[k]["iteration_ms"]) for k in (0, 5)}
+    mean = statistics.mean(abs(float(cells[k]) / ms - 1) for k, ms in known.items())
+    assert f"mean error {mean:.2%} over 2 rows" in err
+
+
+def test_the_ranks_are_in_megatron_s_order(monkeypatch):
+    """github.com/NVIDIA/Megatron-LM, core/parallel_state.py: order "tp-cp-ep-dp-pp", by which tp
+    has neighbours and pp is the farthest."""
+    row = table("vtrain_single.csv")[0] | {"gpus": "16", "tp": "2", "dp": "4", "pp": "2"}
+    monkeypatch.setattr(predict, "step_time", lambda _, plan, *__: SimpleNamespace(seconds=plan))
+    layout = predictor(row | {"micro_batch": "2"})(Rates()).layout
+    groups = [layout.groups(axis)[0] for axis in ("tp", "dp", "pp")]
+    assert groups == [[0, 1], [0, 2, 4, 6], [0, 8]]
 
 
 def test_rows_alike_and_rows_that_cannot_be_used(tmp_path, capsys):

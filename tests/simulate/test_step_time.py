@@ -14,6 +14,7 @@ from helpers.plans.zero_traffic import zero_traffic
 from helpers.simulate import kernels
 from helpers.simulate.hardware import A100
 from helpers.simulate.kernels import Rates, quantised
+from helpers.simulate.links import Links
 from helpers.simulate.memory import at, memory
 from helpers.simulate.plan import Plan, cut, rows_of
 from helpers.simulate.plan import parameters as parameters_of
@@ -48,10 +49,19 @@ def test_a_large_product_reaches_the_share_of_the_peak():
     assert best < RATES.product(n, n, n) < 1.1 * best
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 4096, 4096), (64, 64, 65536), (4096, 8, 4096)])
-def test_a_product_is_never_faster_than_memory_or_peak(m, n, k):
-    moved, flops = 2 * (m * k + k * n + m * n), 2 * m * n * k
-    assert RATES.product(m, n, k) > A100.seconds(flops, moved, "float16")
+@pytest.mark.parametrize(
+    ("m", "n", "k", "batch"),
+    [(1, 4096, 4096, 1), (64, 64, 65536, 1), (4096, 8, 4096, 1), (128, 128, 128, 10_800)],
+)
+def test_a_product_is_never_faster_than_memory_or_peak(m, n, k, batch):
+    moved, flops = 2 * batch * (m * k + k * n + m * n), 2 * batch * m * n * k
+    assert RATES.product(m, n, k, batch) > A100.seconds(flops, moved, "float16")
+
+
+def test_each_doubling_of_the_hosts_slows_the_slowest():
+    alone, *more = (RATES.launching(10, ranks) for ranks in (1, 2, 4, 8))
+    assert alone == pytest.approx(10 * RATES.launch)
+    assert more == pytest.approx([alone * (1 + k * RATES.waiting) for k in (1, 2, 3)])
 
 
 def test_the_last_wave_counts_as_a_whole_one():
@@ -177,6 +187,19 @@ def test_blocks_and_tables_of_each_stage():
     four = replace(DGX_A100, gpus_per_node=2)  # the ends are on two nodes
     near, far = (step(config=tied, cluster=c, pp=4).parts["dp"] for c in (DGX_A100, four))
     assert far > 2 * near
+    two, eight = (step(config=tied, pp=p).parts["dp"] for p in (2, 8))
+    assert eight == pytest.approx(two)  # the ends are two ranks, however many are between
+
+
+def test_a_send_between_stages_by_hand():
+    """Each of 4 GPUs sends a quarter. Then they gather, unless the tokens are cut."""
+    for sequence in (False, True):
+        one = plan(pp=2, tp=4, sequence=sequence)
+        links, size, gather = Links(one, DGX_A100, RATES), 8e6, 3 / 4 * 8e6
+        near = DGX_A100.inside
+        sends = RATES.call + near.alpha + size / 4 / near.bytes_per_second
+        gathers = RATES.call + 3 * near.alpha + gather / near.bytes_per_second
+        assert links.send(size) == pytest.approx(sends + (0 if sequence else gathers))
 
 
 def test_cuts_move_blocks_away_from_the_head():
@@ -236,6 +259,12 @@ def test_overlap_hides_at_most_a_backward():
     )
     whole = seen["computing"] + seen["host"] + seen["tp"]  # ZeRO-3: all of the step hides messages
     assert seen["dp"] - hidden["dp"] == pytest.approx(whole)
+    one, four = (  # ZeRO-1: the last backward; ZeRO-2: that of each of 4 micro-batches
+        step(dp=8, cluster=cluster, rates=slow, zero=zero).parts["dp"]
+        - step(dp=8, cluster=cluster, rates=slow, overlap=True, zero=zero).parts["dp"]
+        for zero in (1, 2)
+    )
+    assert four == pytest.approx(4 * one)
 
 
 def test_tensor_parallelism_between_nodes_is_slow():
@@ -243,6 +272,10 @@ def test_tensor_parallelism_between_nodes_is_slow():
     assert far.parts["tp"] > 2 * near.parts["tp"]
     seen = step(tp=8, hidden_tp=False)
     assert 0.6 < near.parts["tp"] / seen.parts["tp"] < 0.8  # a third can hide behind weights
+    hidden = step(tp=8, cluster=replace(DGX_A100, gpus_per_node=1), hidden_tp=False).parts["tp"]
+    hidden -= step(tp=8, cluster=replace(DGX_A100, gpus_per_node=1)).parts["tp"]
+    weights = sum(RATES.product(4096, n / 8, 2048) for n in (3 * 4096, 4 * 4096))
+    assert hidden == pytest.approx(32 * 8 * weights)  # the gradients of the column-parallel ones
 
 
 def test_context_parallelism_cuts_tokens_and_sends_keys():
@@ -258,6 +291,9 @@ def test_small_kernels_wait_for_the_host():
     small = replace(CONFIG, width=256, heads=4)
     found = step(config=small)
     assert found.parts["host"] > found.parts["computing"]
+    kept = step(config=replace(small, recompute="none"))
+    again, once = (one.parts["host"] + one.parts["computing"] for one in (found, kept))
+    assert again == pytest.approx(3 / 2 * once, rel=0.1)  # a forward is launched twice
     assert step(micro=4).parts["host"] < 0.01 * step(micro=4).parts["computing"]
 
 
@@ -266,14 +302,17 @@ def test_memory_by_hand():
     one, inputs = plan(pp=4, sequences=16), 2 * 2048 * 4096
     kept = [at(CONFIG, one, place)["activations"] for place in range(4)]
     assert kept == [n * 2 * inputs for n in (4, 3, 2, 1)]  # micro-batches of 1F1B
+    few = [at(CONFIG, plan(pp=4, sequences=2), place)["activations"] for place in range(4)]
+    assert few == [n * 2 * inputs for n in (2, 2, 2, 1)]
     all_of_them = at(CONFIG, replace(one, schedule=gpipe), 0)
     assert all_of_them["activations"] == 16 * 2 * inputs
     chunks = at(CONFIG, plan(pp=2, chunks=2, sequences=16), 0)["activations"]
     assert chunks == pytest.approx(2 * (1 + 1 / 4) * 4 * inputs)
     assert memory(CONFIG, one) in (at(CONFIG, one, 0), at(CONFIG, one, 3))
     assert at(CONFIG, one, 3)["working"] >= 8 * 2048 * 51_200  # the logits
-    shards = [at(CONFIG, plan(dp=8, zero=zero), 0)["optimizer"] for zero in (0, 1)]
-    assert shards[0] == 8 * shards[1] == 12 * parameters(CONFIG).total
+    for axes in ({"dp": 8}, {"dp": 2, "cp": 4}):
+        shards = [at(CONFIG, plan(**axes, zero=zero), 0)["optimizer"] for zero in (0, 1)]
+        assert shards[0] == 8 * shards[1] == 12 * parameters(CONFIG).total
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,17 @@ def test_sequence_parallel_sends_as_much_and_divides_the_rest():
 
 def test_the_flops_are_those_of_the_matrices():
     """Apart from the core: 2 for each parameter of a matrix and token."""
-    for config in (replace(MODELS[1], layers=2), GPTConfig(heads=8, kv_heads=2, tied=False)):
+    for config in (
+        replace(MODELS[1], layers=2),
+        GPTConfig(heads=8, kv_heads=2, tied=False),
+        GPTConfig(heads=8, head=16),
+    ):
         plain = GPT(config, device="meta")
         matrices = sum(p.numel() for n, p in plain.named_parameters() if p.ndim == 2)
         learned = plain.positions.weight.numel() if config.positions == "learned" else 0
         looked_up = 0 if config.tied else plain.embedding.weight.numel()
-        _, linears, head = forward_flops(config, 3, 5)
+        core, linears, head = forward_flops(config, 3, 5)
+        assert core == 3 * 5 * 2 * 2 * config.heads * 5 * config.head_width  # scores, values
         assert config.layers * linears + head == 2 * 15 * (matrices - learned - looked_up)
 
 
