@@ -42,9 +42,9 @@ def scores(rows: Sequence[Grade], weights: Mapping[str, float]) -> list[Score]:
     """Return each student's score, by name. An exercise of one student is asked of all.
 
     Args:
-        weights: of exercises; the others weigh 1.
+        weights: of exercises; the others weigh 1, and 0 leaves an exercise out.
     """
-    asked = sorted({row.exercise for row in rows} - {NO_EXERCISE})
+    asked = sorted({row.exercise for row in rows if weights.get(row.exercise, 1)} - {NO_EXERCISE})
     by_student: dict[str, list[Grade]] = {}
     for row in rows:  # of ann/week04_….ipynb and of ann.ipynb: ann
         name = row.submission.partition("/")[0].removesuffix(".ipynb")
