@@ -82,11 +82,13 @@ class Crew:
             self.away = True
         rank, ranks = self.members.index(self.name), len(self.members)
         stores = [dist.PrefixStore(f"{self.epoch}", store) for store in self.connections]
-        self.watch = Lookout(stores, rank, ranks, self.silence)
+        older = {*sockets()}
+        own = self.store.clone()  # before the watch: each alarm would make it try again
+        self.watch = Lookout(stores, rank, ranks, self.silence, older)
         self.watch.__enter__()
         dist.init_process_group(
             "gloo",
-            store=dist.PrefixStore(f"group{self.epoch}", self.store.clone()),
+            store=dist.PrefixStore(f"group{self.epoch}", own),
             rank=rank,
             world_size=ranks,
             timeout=timedelta(minutes=30),  # the watch is quicker
@@ -160,11 +162,15 @@ class Crew:
 
 
 class Lookout(Watch):
-    """The watch of one epoch. Its alarm breaks the epoch's connections; the process goes on."""
+    """The watch of one epoch. Its alarm breaks the epoch's connections; the process goes on.
 
-    def __init__(self, stores, rank: int, world_size: int, silence: float):
+    Args:
+        older: inodes of the sockets from before the epoch.
+    """
+
+    def __init__(self, stores, rank: int, world_size: int, silence: float, older: set[int]):
         super().__init__(stores, rank, world_size, silence)
-        self.first, self.older, self.lock = silence, {*sockets()}, threading.Lock()
+        self.first, self.older, self.lock = silence, older, threading.Lock()
 
     def __exit__(self, *_):
         with self.lock:  # a later alarm would break the connections of the next epoch

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from helpers.resilience.crew import GONE, Crew, Lookout
+from helpers.resilience.crew import GONE, Crew, Lookout, Lost, sockets
 from helpers.runtime.launch import launch
 
 BEFORE = [3, 5, 8]  # the names of the epoch before; this rank is 3
@@ -71,7 +71,13 @@ def comes(worker, rows):
         crew.sign = closed
         assert crew.form()
         found.append((crew.epoch, crew.members, crew.away))
-        crew.finish()
+        if unsigned:  # another rank is lost while this one is done already
+            crew.end(crew.epoch, {"rank": None, "headline": "a lost rank"})
+            with pytest.raises(Lost, match="a lost rank"):
+                crew.finish()
+            crew.failed(Lost())
+        else:
+            crew.finish()
     return found
 
 
@@ -83,7 +89,7 @@ def test_a_rank_knows_that_an_epoch_began_without_it():
 def watches(worker):
     """Rank 1 is on the list, and dies before its first sign of life."""
     store = dist.HashStore()
-    with Lookout([store] * 3, 0, 2, silence=0.5) as watch:
+    with Lookout([store] * 3, 0, 2, silence=0.5, older={*sockets()}) as watch:
         assert watch.decided.wait(30)
         return watch.outcome["rank"]
 

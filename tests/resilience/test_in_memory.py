@@ -8,10 +8,11 @@ import torch
 from helpers.comm.mesh import Layout
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
-from helpers.parallel.owners.local import Local
+from helpers.parallel.precision import Mixed
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage3 import Zero3
+from helpers.precision.scaling import LossScale
 from helpers.resilience.in_memory import InMemory, partners
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -27,12 +28,13 @@ WORDS = {
 TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
 
 
+SCALED = Mixed(torch.float64, scale=LossScale(scale=2.0, interval=2))
+
+
 def bits(strategy) -> dict:
     state = strategy.full_state()
-    return {
-        n: torch.as_tensor(v).clone()
-        for n, v in (flat(state["optimizer"]) | state["model"]).items()
-    }
+    numbers = flat(state["optimizer"]) | state["model"] | strategy.scale_state()
+    return {n: torch.as_tensor(v).clone() for n, v in numbers.items()}
 
 
 def equal(one: dict, other: dict) -> bool:
@@ -77,16 +79,16 @@ def survives(worker, recipe, losses):
 
 
 @pytest.mark.parametrize(
-    ("layout", "owner", "losses"),
+    ("layout", "how", "losses"),
     [
-        (Layout(dp=2), Zero3, [[], [1], [0], [0, 1]]),
-        (Layout(dp=3), Zero3, [[0], [2], TORN, [1, 2]]),
-        (Layout(dp=2, tp=2), Local, [[0], [1, 2], [2, 3]]),
+        (Layout(dp=2), {"owner": Zero3, "precision": SCALED}, [[], [1], [0], [0, 1]]),
+        (Layout(dp=3), {"owner": Zero3}, [[0], [2], TORN, [1, 2]]),
+        (Layout(dp=2, tp=2), {}, [[0], [1, 2], [2, 3]]),
     ],
-    ids=["ZeRO 3 on 2", "ZeRO 3 on 3", "tensor and data"],
+    ids=["ZeRO 3 on 2, scaled", "ZeRO 3 on 3", "tensor and data"],
 )
-def test_what_a_partner_has_is_restored(layout, owner, losses):
-    recipe = Recipe(layout=layout, owner=owner)
+def test_what_a_partner_has_is_restored(layout, how, losses):
+    recipe = Recipe(layout=layout, **how)
     for found in launch(survives, layout.world_size, device="cpu", recipe=recipe, losses=losses):
         for k, (lost, told) in enumerate(zip(losses, found, strict=True)):
             if isinstance(told, str):

@@ -26,7 +26,7 @@ from helpers.parallel.zero.stage3 import Zero3
 from helpers.resilience.agent import Agent
 from helpers.resilience.crew import Crew
 from helpers.resilience.in_memory import InMemory
-from helpers.resilience.survive import back, survive
+from helpers.resilience.survive import DISK, back, survive
 from helpers.runtime.launch import launch
 from helpers.state import seal
 
@@ -233,10 +233,16 @@ class Scripted:
     done = False
 
 
-def follows(worker, scripts):
+def alone(ranks):
+    return Recipe(layout=Layout(dp=1))(TINY, 0)
+
+
+def follows(worker, scripts, folder):
     torch.set_num_threads(1)
     found = []
-    for names, fails, away in scripts:
+    for names, fails, away, *saves in scripts:
+        every = 3 if saves else 2
+        how = {"folder": Path(folder, str(len(found))), "save_every": 2} if saves else {}
         crew = Scripted(names, away)
 
         def batch(k, crew=crew, fails=fails):
@@ -245,7 +251,9 @@ def follows(worker, scripts):
             return batch_of(k)
 
         try:
-            told = survive(crew, lambda _: Recipe(layout=Layout(dp=1))(TINY, 0), batch, 4, every=2)
+            told = survive(
+                crew, lambda _: Recipe(layout=Layout(dp=1))(TINY, 0), batch, 4, every=every, **how
+            )
             epochs = [(e["source"], e["back_to"], e["seconds"] > 0) for e in told.epochs]
             found.append((epochs, told.lost, told.computed))
         except RuntimeError as error:
@@ -257,8 +265,8 @@ SAME, OTHERS = ([0], [0], [0]), ([0], [1], [2])
 START, AT_0, AT_2 = (("start", 0, True), ("memory", 0, True), ("memory", 2, True))
 
 
-def test_what_one_rank_does_after_each_failure():
-    """Names of the epochs' ranks, epoch -> the step that fails, epochs it was not in before."""
+def test_what_one_rank_does_after_each_failure(tmp_path):
+    """Names of the epochs' ranks, epoch -> the step that fails, epochs that it was away before."""
     rows = [
         ((SAME, {0: 3}, ()), ([START, AT_2], 1, 5)),
         ((SAME, {0: 3}, (1,)), ([START, START], 3, 7)),  # its memory may be of another history
@@ -266,8 +274,11 @@ def test_what_one_rank_does_after_each_failure():
         ((SAME, {0: 3, 1: 2}, ()), ([START, AT_2], 1, 5)),  # it fails while it goes back: lost once
         ((OTHERS, {0: 3, 1: 3}, ()), ([START, AT_2, AT_2], 2, 6)),
         ((SAME, {0: 3, 1: 3}, ()), "a broken connection"),
+        ((SAME, {0: 2}, (), DISK), ([START, AT_0], 2, 6)),  # it saves step 2 again
+        ((SAME, {0: 3}, (1,), DISK), ([START, (DISK, 2, True)], 1, 5)),
     ]
-    [found] = launch(follows, 1, device="cpu", scripts=[script for script, _ in rows])
+    scripts, folder = [script for script, _ in rows], str(tmp_path)
+    [found] = launch(follows, 1, device="cpu", scripts=scripts, folder=folder)
     for told, (script, expected) in zip(found, rows, strict=True):
         assert told == expected, script
 
