@@ -1,5 +1,7 @@
 """Week 14, beyond the loop over all exercises: what the oracles find, played by hand."""
 
+import json
+
 import pytest
 
 from helpers.check import hidden, week14, week14b
@@ -15,6 +17,23 @@ def test_a_commit_is_killed_at_each_of_its_calls():
         "objects after two commits": 5,
         "readers and objects after a kill and another commit": [("step 3, whole", 5)],
     }
+
+
+def deletes_what_the_last_manifest_names(store, step, shards):
+    old = json.loads(store.get("newest"))["shards"] if "newest" in store.names() else {}
+    places = {name: f"{step}/{name}" for name in shards}
+    for name, data in shards.items():
+        store.put(places[name], data)
+    store.put("newest", json.dumps({"step": step, "shards": places}).encode())
+    for name in {*old.values()} & {*store.names()}:
+        store.delete(name)
+
+
+def test_objects_that_a_kill_has_left_are_counted():
+    found = week14.play_commits(deletes_what_the_last_manifest_names, 4)
+    assert found["objects after two commits"] == 5
+    left = found["readers and objects after a kill and another commit"]
+    assert left == [("step 3, whole", count) for count in range(5, 10)]
 
 
 TIGHT = (12, 16, 1, 0.7, 5)  # work, deadline, start, share, life
