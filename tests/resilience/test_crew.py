@@ -1,6 +1,8 @@
 """Which ranks are on the list of an epoch, and what a rank finds that was not on it."""
 
 import json
+import socket
+import sys
 import time
 
 import pytest
@@ -96,3 +98,26 @@ def watches(worker):
 
 def test_a_rank_that_never_shows_that_it_lives_is_lost():
     assert launch(watches, 1, device="cpu")[0] == 1
+
+
+def cuts(worker):
+    """Sockets from before and from after the epoch began, all of this process."""
+
+    def connected(listening):
+        listening.settimeout(30)
+        return socket.create_connection(listening.getsockname()), listening.accept()[0]
+
+    before = socket.create_server(("127.0.0.1", 0))
+    old = connected(before)
+    watch = Lookout([dist.HashStore()] * 3, 0, 3, silence=LONG, older={*sockets()})
+    after = socket.create_server(("127.0.0.1", 0))
+    new = connected(after)
+    watch.cut()
+    called = [int.from_bytes(after.accept()[0].recv(8), sys.byteorder) for _ in range(3)]
+    old[0].sendall(b"x")
+    return called, new[1].recv(1), old[1].recv(1), connected(after)[1].fileno() > 0
+
+
+def test_an_alarm_breaks_connections_and_calls_who_waits_for_one():
+    """gloo, which waits for a dead rank, gets a connection for each pair; older sockets stay."""
+    assert launch(cuts, 1, device="cpu")[0] == ([0, 1, 2], b"", b"x", True)
