@@ -8,6 +8,7 @@ import time
 import pytest
 import torch.distributed as dist
 
+from helpers.resilience.agent import Agent
 from helpers.resilience.crew import GONE, Crew, Lookout, Lost, sockets
 from helpers.runtime.launch import launch
 
@@ -121,3 +122,38 @@ def cuts(worker):
 def test_an_alarm_breaks_connections_and_calls_who_waits_for_one():
     """gloo, which waits for a dead rank, gets a connection for each pair; older sockets stay."""
     assert launch(cuts, 1, device="cpu")[0] == ([0, 1, 2], b"", b"x", True)
+
+
+def meets(worker):
+    """Rank 1 fails before it makes its group, and rank 0 while it makes one."""
+    dist.destroy_process_group()
+
+    def body(store, name):
+        init, fails = dist.init_process_group, iter([name == 1])
+
+        def group(*given, **options):
+            if next(fails, False):
+                raise RuntimeError("no connection")
+            init(*given, **options)
+
+        dist.init_process_group = group
+        crew = Crew(store, name, 2, silence=8.0)
+        try:
+            crew.form()
+        except RuntimeError as error:
+            crew.failed(error)
+            crew.form()
+        crew.finish()
+        return [crew.epoch, crew.members]
+
+    agent = Agent(body)
+    for _ in range(2):
+        agent.start()
+    while agent.look():
+        time.sleep(0.01)
+    return agent.results()
+
+
+def test_ranks_meet_after_a_group_that_only_one_of_them_began():
+    found = launch(meets, 1, device="cpu", timeout=60)[0]
+    assert found == {0: [1, [0, 1]], 1: [1, [0, 1]]}
