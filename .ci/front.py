@@ -20,6 +20,11 @@ class Part(NamedTuple):
     title: str
     name: str
 
+    @property
+    def heading(self) -> str:
+        name = f"Week {self.week}" if self.week.isdigit() else self.week.capitalize()
+        return f"{name} · {self.title}"
+
 
 def weeks_of(readme: str, names) -> list[list[Part]]:
     """Return the parts of each week, in the order of the README's table."""
@@ -42,8 +47,9 @@ def front_page(text: str, readme: str, replay: str, pages: dict[str, Path], more
     weeks = weeks_of(readme, pages)
     (source / "cards").mkdir()
     known = {part.name for week in weeks for part in week}
-    first = [week[0].name for week in weeks] + sorted(set(pages) - known)
-    lists = {"Weeks": [f"notebooks/{name}" for name in first], "More": more}
+    listed = [f"{week[0].heading} <notebooks/{week[0].name}>" for week in weeks]
+    others = [f"notebooks/{name}" for name in sorted(set(pages) - known)]
+    lists = {"Weeks": listed + others, "More": more}
     trees = [
         "\n".join(["```{toctree}", ":hidden:", f":caption: {name}", "", *entries, "```", ""])
         for name, entries in lists.items()
@@ -52,7 +58,7 @@ def front_page(text: str, readme: str, replay: str, pages: dict[str, Path], more
     filled = {
         "CODE": code[0] if code else "",
         "REPLAY": replay,
-        "FIRST": f"notebooks/{first[0]}.ipynb",
+        "FIRST": f"notebooks/{weeks[0][0].name}.ipynb",
         "WEEKS": "\n".join(card(week, pages, source) for week in weeks),
         "CONTENTS": "\n".join(trees),
     }
@@ -64,11 +70,10 @@ def card(week: list[Part], pages: dict[str, Path], source: Path) -> str:
     first, *parts = week
     image = source / "cards" / f"{Path(first.name).name}.png"
     found = any(picture(pages[part.name], source / "notebooks" / part.name, image) for part in week)
-    name = f"Week {first.week}" if first.week.isdigit() else first.week.capitalize()
     lines = [
         "```{container} card-of-week",
         *[f"![](cards/{image.name})\n"] * found,
-        f"**[{name} · {first.title}](notebooks/{first.name}.ipynb)**\n\n{first.question}\n",
+        f"**[{first.heading}](notebooks/{first.name}.ipynb)**\n\n{first.question}\n",
         *(f"- [{part.title}](notebooks/{part.name}.ipynb)" for part in parts),
         "```",
     ]

@@ -43,7 +43,7 @@ def gather(root: Path, executed: Path, source: Path, packages: str = "*") -> Pat
     for name, path in pages.items():
         place = source / "notebooks" / f"{name}.ipynb"
         place.parent.mkdir(exist_ok=True)
-        parts = [part.name for part in behind.get(name, ())]
+        parts = [f"{part.title} <{part.name}>" for part in behind.get(name, ())]
         own = [run for run in runs.values() if run["notebook"] == Path(name).name]
         place.write_text(page(path, parts, own), encoding="utf-8")
     (source / "README.md").write_text(readme, encoding="utf-8")
@@ -88,7 +88,7 @@ def page(path: Path, parts: Sequence[str] = (), runs: Sequence[dict] = ()) -> st
     The speaker's notes are left out.
 
     Args:
-        parts: notebooks beside it that follow below it in the list of weeks.
+        parts: notebooks that follow below it in the list of weeks, as a toctree has them.
         runs: recorded runs to replay, each at the end of its section.
     """
     nb = json.loads(path.read_text(encoding="utf-8"))

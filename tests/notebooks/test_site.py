@@ -334,8 +334,8 @@ def test_the_pages_before_sphinx(site, root, tmp_path):
     }  # fmt: skip
     front = (source / "index.md").read_text()
     assert front.endswith(
-        "```{toctree}\n:hidden:\n:caption: Weeks\n\nnotebooks/week02_b\nnotebooks/week01_a\n"
-        "notebooks/project/p\nnotebooks/week03_c\n```\n\n"
+        "```{toctree}\n:hidden:\n:caption: Weeks\n\nWeek 2 · Second <notebooks/week02_b>\n"
+        "Week 1 · First <notebooks/week01_a>\nnotebooks/project/p\nnotebooks/week03_c\n```\n\n"
         "```{toctree}\n:hidden:\n:caption: More\n\n"
         "Set up and use <README>\nplan\nreplays\nreference\n```\n\n"
     )
