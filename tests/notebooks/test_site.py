@@ -518,7 +518,7 @@ def test_the_planned_cases_are_those_of_the_planner():
 def test_the_course_s_own_notebooks_can_be_gathered(site, tmp_path):
     source = site.gather(ROOT, ROOT / "notebooks", tmp_path / "source")
     text = (source / "index.md").read_text("utf-8")
-    weeks = re.findall(r"^notebooks/(week\S+|project/\S+)$", text, re.M)
+    weeks = re.findall(r"^(?:Week|Project).* <notebooks/(week\S+|project/\S+)>$", text, re.M)
     assert weeks[0] == "week01_ranks_and_collectives"
     assert len({week[:6] for week in weeks}) == len(weeks)  # one for each week; its parts are below
     cards = re.findall(r"\]\(notebooks/(week\w+)\.ipynb\)", text)[1:]  # the first path leads to one
@@ -526,7 +526,7 @@ def test_the_course_s_own_notebooks_can_be_gathered(site, tmp_path):
     assert set(cards) == {p.stem for p in (ROOT / "notebooks").glob("week*.ipynb")}
     assert len(list((source / "cards").glob("week*.png"))) > 12
     last = json.loads((source / "notebooks" / "week06_zero.ipynb").read_text("utf-8"))["cells"][-1]
-    assert last["source"] == "```{toctree}\n:hidden:\n\nweek06b_zero_3\n```"
+    assert last["source"] == "```{toctree}\n:hidden:\n\nZeRO: stage 3 <week06b_zero_3>\n```"
     guide = {p.stem for p in (ROOT / "notebooks" / "guide").glob("[!w]*.md")}
     assert guide == set(re.findall(r"^notebooks/guide/(\S+)$", text, re.M))
     assert (source / "notebooks" / "guide" / "week01.md").exists()
