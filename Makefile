@@ -51,7 +51,7 @@ course: setup ## execute every notebook, make the site: build/site/index.html
 	@$(RUN) .ci/site.py build/executed
 	@echo "Read the course in build/site/index.html, or open JupyterLab to work on it: make lab"
 
-test: setup ## run the quicker tests, and a notebook of each week; ALL=1: everything
+test: setup ## run the quicker tests, and the quickest notebooks; ALL=1: everything
 	@$(RUN) .ci/suite.py $(if $(ALL),--all) $(ONLY)
 
 seeds: setup ## run the tests of properties with random examples; in `test` they are the same ones

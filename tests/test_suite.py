@@ -276,6 +276,7 @@ def test_a_short_run_leaves_out_what_the_file_of_durations_names(suite, runs, mo
 def test_which_tests_stay(tmp_path, monkeypatch, capsys):
     """By hand: with two processes at once in the first run."""
     choose = ci("choose")
+    monkeypatch.setattr(choose, "SLOW", 10)
     for name, text in (("a", ""), ("twin", "from helpers.training.twin import compare")):
         (tmp_path / f"test_{name}.py").write_text(text)
     for name in ("test_faults.py", "test_site.py"):
@@ -310,6 +311,8 @@ def test_which_tests_stay(tmp_path, monkeypatch, capsys):
     assert choose.stay(cost, (spent + 6) / 60, tmp_path) == {*rules, "test_faults.py::f6"}
     assert choose.stay(cost, (spent + 5.9) / 60, tmp_path) == rules
     assert choose.stay(cost, 9, tmp_path) == {*cost.own} - {"notebooks/week01_a.ipynb"}
+    monkeypatch.setattr(choose, "NOTEBOOKS", 34)  # of 20 and 15 seconds
+    assert rules - choose.stay(cost, 0, tmp_path) == {"notebooks/week01b_b.ipynb"}
     monkeypatch.setattr(choose, "FILE", tmp_path / "durations.json")
     monkeypatch.setattr(choose, "stay", lambda cost: rules)
     assert choose.left_out() == []
