@@ -91,7 +91,9 @@ class Crew:
             store=dist.PrefixStore(f"group{self.epoch}", own),
             rank=rank,
             world_size=ranks,
-            timeout=timedelta(minutes=30),  # the watch is quicker
+            # The watch is quicker, but gloo tells no error to who has a message in part. By this
+            # time the others have not closed the next list yet: they sign later than it began.
+            timeout=timedelta(seconds=self.silence),
         )
         return True
 

@@ -1,11 +1,14 @@
 """Which ranks are on the list of an epoch, and what a rank finds that was not on it."""
 
 import json
+import os
+import signal
 import socket
 import sys
 import time
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from helpers.resilience.agent import Agent
@@ -152,6 +155,42 @@ def meets(worker):
     while agent.look():
         time.sleep(0.01)
     return agent.results()
+
+
+def half(worker):
+    """A message to rank 1 has come in part when its sender is stopped, and the watch cuts."""
+    dist.destroy_process_group()
+
+    def body(store, name):
+        crew = Crew(store, name, 2, silence=2.0)
+        crew.form()
+        message = torch.zeros(1 << 26)
+        if name == 0:
+            dist.isend(message, 1)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        work, began = dist.irecv(message, 0), time.monotonic()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            crew.failed(error)
+        crew.form()
+        return [crew.members, time.monotonic() - began]
+
+    agent = Agent(body)
+    for _ in range(2):
+        agent.start()
+    while 1 in agent.running:
+        agent.look()
+        time.sleep(0.01)
+    agent.close()
+    return agent.results()
+
+
+def test_a_message_that_has_come_in_part_is_not_waited_for():
+    """gloo tells no error to its receiver."""
+    [[members, seconds]] = launch(half, 1, device="cpu", timeout=60)[0].values()
+    assert members == [1]
+    assert seconds < 30
 
 
 def test_ranks_meet_after_a_group_that_only_one_of_them_began():

@@ -181,7 +181,6 @@ def test_the_others_go_on_after_each_fault(curve, tmp_path):
         assert lost_by(found) <= 4 * 2  # two steps between commits
 
 
-@pytest.mark.xfail(reason="a known hang: a rank waits on in its group, though the watch cuts it")
 @pytest.mark.timeout(600)
 def test_ranks_come_back_and_come_in_and_partners_die(curve, tmp_path):
     """A stopped rank wakes up, a new one comes in: four again. Then both of a pair are killed."""
