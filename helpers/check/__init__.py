@@ -65,7 +65,8 @@ def __getattr__(name):
     value = getattr(importlib.import_module(f"helpers.check.{_PLACE[name]}"), name)
     if name not in _NO_EXERCISE:
         # Not at the top: `grade` leaves the folder that it is started in only after this file.
-        replace = importlib.import_module("dataclasses").replace
+        from dataclasses import replace
+
         value = _noting(name, replace(value, name=name))
     globals()[name] = value
     return value

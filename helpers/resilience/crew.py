@@ -24,7 +24,6 @@ import time
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from helpers.runtime.joined.heartbeat import OK, Watch
 
@@ -142,10 +141,11 @@ class Crew:
         self.watch.__exit__()
         self.watch.cut()  # a thread of gloo may wait for a rank: the end of a group waits for it
         self.watch = None
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        # A group that was not completed has counted, too: groups of another name would never meet.
-        distributed_c10d._world.group_count = 0
+        if not dist.is_initialized():
+            # A group that was not completed has counted as one, until the end of a group that was:
+            # the next groups of two such ranks would have different names, and never meet.
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.destroy_process_group()
 
     def end(self, epoch: int, report: dict):
         text = json.dumps({"kind": "died", "traceback": "", **report})

@@ -164,7 +164,7 @@ def half(worker):
     def body(store, name):
         crew = Crew(store, name, 2, silence=2.0)
         crew.form()
-        message = torch.zeros(1 << 26)
+        message = torch.zeros(1 << 24)
         if name == 0:
             dist.isend(message, 1)
             os.kill(os.getpid(), signal.SIGSTOP)
