@@ -1,11 +1,13 @@
 """Ranks are killed, stopped, cut off; the others go on, and the curve is that of one process.
 
 Tolerance: 1e-12 absolute in float64; other numbers of ranks add up in another order.
+FAULT_SECONDS=60 lets the kills at random last a minute.
 """
 
 import ctypes
 import json
 import os
+import random
 import signal
 import threading
 import time
@@ -32,6 +34,7 @@ from helpers.state import seal
 
 pytestmark = pytest.mark.alone
 TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
+MINUTE = float(os.environ.get("FAULT_SECONDS", 0))
 SILENCE = 8.0  # also on a busy machine, whose disk is slow: a save is such a silence
 
 
@@ -70,6 +73,8 @@ def trains(ranks, owner, steps, dies=None, **how):
     def body(store, name):
         def batch(k):
             store.add("steps", 1)
+            store.compare_set(f"{crew.epoch}/first", "", str(k))
+            store.set(f"{crew.epoch}/newest", str(k))
             if store.check([f"hurt/{name}"]):
                 fault = store.get(f"hurt/{name}").decode()
                 store.delete_key(f"hurt/{name}")
@@ -144,6 +149,31 @@ def one_after_another(worker, faults, ranks, owner, steps, **how):
         time.sleep(0.01)
     agent.close()
     return agent.results(), agent.codes, hurt
+
+
+def at_random(worker, kills, seconds, ranks, seed, **how):
+    """Kill a rank at a random moment and start a new one, again and again; then let them finish."""
+    dist.destroy_process_group()
+    agent = trains(ranks, Replicated, **how)
+    draw, killed, end = random.Random(seed), 0, time.monotonic() + seconds
+    until(agent, 10)
+    while agent.look() and (killed < kills or time.monotonic() < end):
+        time.sleep(draw.uniform(0, 0.3))
+        os.kill(agent.running[draw.choice(sorted(agent.running))], signal.SIGKILL)
+        killed += 1
+        while len(agent.running) == ranks:
+            agent.look()
+        until_member(agent, agent.start())
+    while agent.look():
+        time.sleep(0.01)
+    again, began = [], 0
+    for epoch in range(3 * killed + 1):
+        if agent.store.check([f"{epoch}/first"]):
+            first, newest = (int(agent.store.get(f"{epoch}/{k}")) for k in ("first", "newest"))
+            again.append(began - first)
+            began = newest + 1
+    agent.close()
+    return agent.results(), killed, again
 
 
 def check(results, curve):
@@ -299,3 +329,19 @@ def goes_back(worker, folder):
 def test_all_ranks_restore_the_same_checkpoint(tmp_path):
     found = launch(goes_back, 2, device="cpu", folder=str(tmp_path))
     assert list(found) == [("disk", 2)] * 2
+
+
+@pytest.mark.timeout(600 + 5 * MINUTE)
+def test_kills_at_random(curve, tmp_path):
+    """Each killed rank is replaced, at times before it has its partner's copy: then from disk."""
+    how = {"kills": 3, "seconds": MINUTE, "ranks": 3, "seed": 0}
+    how |= {"folder": str(tmp_path), "save_every": 5}
+    how["steps"] = steps = 50 if not MINUTE else int(20 * MINUTE)
+    [(results, killed, again)] = launch(at_random, 1, device="cpu", timeout=500 + 4 * MINUTE, **how)
+    found = check(results, curve if steps <= len(curve) else straight(steps))
+    assert killed >= 3
+    assert max(int(k) for one in found for k in one["losses"]) == steps - 1
+    assert (
+        0 <= min(again) <= max(again) <= 6
+    )  # the disk's copy is five steps old, and one is under way
+    print(f"{killed} kills, {sum(again)} of {steps + sum(again)} steps computed again")
