@@ -1,14 +1,18 @@
-"""A notebook as its page on the web: what each cell shows while every `<details>` is closed."""
+"""What each cell of a notebook shows on its page on the web while every `<details>` is closed."""
 
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from html import escape
 from html.parser import HTMLParser
 
-from nbconvert import HTMLExporter
+from nbconvert.exporters import HTMLExporter
+from nbconvert.filters import markdown2html
 
 DISPLAYS = {"img", "svg", "table"}
 SILENT = {"script", "style"}
 INLINE = {"span", "b", "strong", "em", "code", "a", "i", "sub", "sup"}
+FORMATS = (
+    HTMLExporter().default_config.NbConvertBase.display_data_priority
+)  # of an output's formats, a page has the first
 
 
 @dataclass
@@ -28,31 +32,25 @@ class Shown:
     open_answers: int = 0
 
 
-@dataclass
 class Page(HTMLParser):
-    cells: dict[str, Shown] = field(default_factory=dict)
+    """Reads the HTML of one text cell, or of what is below a code cell."""
 
-    def __post_init__(self):
+    def __init__(self, html: str):
         super().__init__()
-        self.cell, self.part, self.silent, self.summary = None, "source", 0, 0
+        self.text, self.displays, self.open_answers, self.silent, self.summary = "", 0, 0, 0, 0
         self.details = []  # for each <details> around here: whether it is closed
+        self.feed(html)
+        self.close()
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
-        classes = (attributes.get("class") or "").split()
-        if (attributes.get("id") or "").startswith("cell-id="):
-            self.cell = self.cells.setdefault(attributes["id"].removeprefix("cell-id="), Shown())
-            self.part = "source"
-        if "jp-Cell-outputWrapper" in classes:
-            self.part = "output"
         if tag == "details":
             self.details.append("open" not in attributes)
-            if self.cell and "answer" in classes and "open" in attributes:
-                self.cell.open_answers += 1
+            answer = "answer" in (attributes.get("class") or "").split()
+            self.open_answers += answer and "open" in attributes
         self.silent += tag in SILENT
         self.summary += tag == "summary"
-        if tag in DISPLAYS and self.cell and self.part == "output" and not any(self.details):
-            self.cell.displays += 1
+        self.displays += tag in DISPLAYS and not any(self.details)
         self.separate(tag)
 
     def handle_endtag(self, tag):
@@ -70,20 +68,36 @@ class Page(HTMLParser):
     def handle_data(self, data):
         # The line of the innermost <details> shows if those around it are open.
         hidden = any(self.details[:-1]) if self.summary else any(self.details)
-        if self.cell and not self.silent and not hidden:
-            setattr(self.cell, self.part, getattr(self.cell, self.part) + data)
+        if not self.silent and not hidden:
+            self.text += data
 
 
-@cache
-def exporter() -> HTMLExporter:
-    """The one that `make course` uses; its templates are read once."""
-    return HTMLExporter()
+def html_of(output) -> str:
+    """An output as a page has it; a picture without its bytes."""
+    if output.output_type == "stream":
+        return f"<pre>{escape(output.text)}</pre>"
+    if output.output_type == "error":
+        return f"<pre>{escape(' '.join(output.traceback))}</pre>"
+    first = next((name for name in FORMATS if name in output.data), None)
+    match first:
+        case "text/html" | "image/svg+xml":
+            return output.data[first]
+        case "text/markdown":
+            return markdown2html(output.data[first])
+        case "text/plain" | "text/latex":
+            return f"<pre>{escape(output.data[first])}</pre>"
+        case "image/png" | "image/jpeg":
+            return "<img>"
+    return ""
 
 
 def render(nb) -> list[Shown]:
-    """What each cell shows on the page that nbconvert writes, in order."""
-    html, _ = exporter().from_notebook_node(nb)
-    page = Page()
-    page.feed(html)
-    # A cell without text and outputs may have no place on the page.
-    return [page.cells.get(cell.id, Shown()) for cell in nb.cells]
+    """What each cell shows, in order."""
+    shown = []
+    for cell in nb.cells:
+        if cell.cell_type != "code":
+            shown.append(Shown(source=Page(markdown2html(cell.source)).text))
+            continue
+        page = Page("".join(map(html_of, cell.outputs)))
+        shown.append(Shown(cell.source, page.text, page.displays, page.open_answers))
+    return shown
