@@ -5,6 +5,8 @@
 
 A server process imports torch once. For each rank it forks a process, which gets the variables that
 torchrun sets, and runs the same `rank.py`. If a rank fails, the server ends the other ranks.
+
+`warm.torchrun` starts torchrun itself in a fork; its ranks are forks again, by its own option.
 """
 
 import json
@@ -37,8 +39,12 @@ class Warm:
         self.server.wait()
         self.server.stdout.close()
 
-    def start(self, arguments, ranks, *, stdout, stderr) -> "Started":
-        order = {"arguments": list(arguments), "ranks": ranks}
+    def torchrun(self, arguments, ranks, *, stdout, stderr, options=()) -> "Started":
+        options = ["--standalone", f"--nproc-per-node={ranks}", *options]
+        return self.start(arguments, ranks, stdout=stdout, stderr=stderr, torchrun=options)
+
+    def start(self, arguments, ranks, *, stdout, stderr, torchrun=None) -> "Started":
+        order = {"arguments": list(arguments), "ranks": ranks, "torchrun": torchrun}
         order |= {"stdout": stdout.name, "stderr": stderr.name}
         self.server.stdin.write(json.dumps(order, default=os.fsdecode) + "\n")
         self.server.stdin.flush()
@@ -81,7 +87,7 @@ def serve():
         if "ask" not in order:
             pid = os.fork()
             if pid == 0:
-                os._exit(agent(order))
+                os._exit(torchrun(order) if order["torchrun"] else agent(order))
             answer = pid
         else:
             if order["ask"] == "kill":
@@ -99,6 +105,8 @@ def preload():
     from pathlib import Path
 
     import torch
+    import torch.distributed.checkpoint._fsspec_filesystem
+    import torch.distributed.run
 
     from helpers.models.config import GPTConfig
 
@@ -107,6 +115,33 @@ def preload():
     torch.set_num_threads(1)
     GPTConfig(width=8, layers=1, heads=1).build(device="meta").to_empty(device="cpu")
     torch.optim.AdamW([torch.ones(1, requires_grad=True)]).step()
+
+
+def torchrun(order) -> int:
+    from torch.distributed import run
+
+    write_to(order)
+    program = [__file__, str(job.RANK), *order["arguments"]]
+    try:
+        run.main([*order["torchrun"], "--run-path", "--start-method=fork", *program])
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def be_rank_of_torchrun():
+    """Run the program, without what an exec would not have left of torchrun's agent."""
+    import runpy
+
+    from helpers.resilience.crew import sockets
+
+    for number in sockets().values():
+        os.close(number)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def agent(order) -> int:
@@ -142,11 +177,8 @@ def be_rank(order, rank: int, port: int) -> int:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": f"warm-{port}",
         "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "False",
     }  # fmt: skip
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        file = os.open(order[name], os.O_WRONLY | os.O_APPEND)
-        os.dup2(file, number)
+    write_to(order)
     os.close(0)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     sys.argv = [str(job.RANK), *order["arguments"]]
     try:
         import runpy
@@ -161,5 +193,12 @@ def be_rank(order, rank: int, port: int) -> int:
     return 0
 
 
+def write_to(order):
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        file = os.open(order[name], os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+
+
 if __name__ == "__main__":
-    serve()
+    be_rank_of_torchrun() if "RANK" in os.environ else serve()

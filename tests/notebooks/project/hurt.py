@@ -1,14 +1,9 @@
-"""Run a script as a rank of torchrun; a signal makes it fail as only the rank itself can.
-
-torchrun … hurt.py SCRIPT [ARGUMENT]…
-"""
+"""Faults of a rank, by signals: some of them only the rank itself can commit."""
 
 import ctypes
 import os
-import runpy
 import signal
 import socket
-import sys
 from contextlib import suppress
 
 from helpers.resilience.crew import sockets
@@ -35,9 +30,7 @@ INSIDE = {signal.SIGRTMIN + 1 + k: fault for k, fault in enumerate([segfault, ho
 FAULTS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 FAULTS |= {fault.__name__: number for number, fault in INSIDE.items()}
 
-if __name__ == "__main__":
+
+def listen():
     for number, fault in INSIDE.items():
         signal.signal(number, fault)
-    sys.argv = sys.argv[1:]
-    sys.path[0] = os.path.dirname(sys.argv[0])
-    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -10,7 +10,6 @@ import random
 import re
 import runpy
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,7 +27,6 @@ from helpers.parallel.single import Single
 from helpers.training.loop import train
 from tests.check.submission.test_project_scripts import CONFIG, PLAIN, SIZES, changed
 from tests.check.submission.warm import Warm
-from tests.notebooks.project import hurt
 from tests.notebooks.project.hurt import FAULTS
 
 SCRIPT = PLAIN.with_name("distributed.py")
@@ -47,7 +45,7 @@ def text(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def warm():
     with Warm() as server:
-        yield server.start
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +80,7 @@ def killing(start, folder: Path, lines: int, after: float, *, saving: bool):
                 except ProcessLookupError:
                     pass
                 return
-            time.sleep(0.001)
+            time.sleep(0.003)
 
     def started(arguments, ranks, *, stdout, stderr):
         process = start(arguments, ranks, stdout=stdout, stderr=stderr)
@@ -105,10 +103,10 @@ def test_twenty_kills_do_not_change_the_curve(tmp_path, warm, script, text, twin
     for life in range(KILLS + 1):
         first = whole(folder)
         lines, after, saving = draw.randint(1, 6), draw.uniform(0, 0.02), life % 2 == 0
-        start = killing(warm, folder, lines, after, saving=saving)
+        start = killing(warm.start, folder, lines, after, saving=saving)
         found = job.run(
             script, 2, options | {"stage": draw.randrange(4), "save_every": draw.randint(1, 4)},
-            start=start if life < KILLS else warm,
+            start=start if life < KILLS else warm.start,
         )  # fmt: skip
         assert found.first in (first, None), found.errors
         assert found.losses == {k: pytest.approx(twin[k], abs=1e-12) for k in found.losses}
@@ -122,23 +120,27 @@ def test_twenty_kills_do_not_change_the_curve(tmp_path, warm, script, text, twin
 
 
 @pytest.mark.timeout(900 + 3 * SECONDS)
-def test_torchrun_restarts_after_faults_of_five_kinds(tmp_path, text, twin):
+def test_torchrun_restarts_after_faults_of_five_kinds(tmp_path, warm, text, twin):
     """A rank at random is hurt after a few steps; torchrun restarts all, from the last checkpoint.
 
     No signal of life for 5 s ends a rank that is stopped, or that holds Python's lock.
     """
-    quick = "max(launch(run, workers=", "max(launch(run, timeout=5.0, workers="
-    script, folder = changed(tmp_path, SCRIPT.name, CONFIG, quick), tmp_path / "runs"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc-per-node=2", "--max-restarts=1000", "--shutdown-timeout=1"]
-    line = [*job.own_network(), *torchrun, hurt.__file__, str(script), "--dtype=float64"]
+    hurts = "import argparse", "import argparse\nfrom tests.notebooks.project.hurt import listen"
+    quick = "max(launch(run, workers=", "listen() or max(launch(run, timeout=5.0, workers="
+    script, folder = changed(tmp_path, SCRIPT.name, CONFIG, hurts, quick), tmp_path / "runs"
+    orders = {"notes": str(tmp_path), "watch": str(folder), "kill_at_step": None}
+    line = [json.dumps(orders | {"file_bytes": None}), str(script), "--dtype=float64"]
     line += [f"--data={text}", f"--folder={folder}", "--stage=3", "--save-every=4"]
     draw, began, steps, done, leave = random.Random(0), time.monotonic(), [], [], 4
-    with open(tmp_path / "errors", "w+") as errors:
-        process = subprocess.Popen(
-            [*line, f"--steps={LONG}"], env=job.environment(), stdout=-1, stderr=errors, text=True
+    with open(tmp_path / "out", "w+") as out, open(tmp_path / "errors", "w+") as errors:
+        options = ["--max-restarts=1000", "--shutdown-timeout=1"]
+        process = warm.torchrun(
+            [*line, f"--steps={LONG}"], 2, stdout=out, stderr=errors, options=options
         )
-        for printed in process.stdout:
+        while (running := process.poll() is None) or (printed := out.readline()):
+            if running and not (printed := out.readline()):
+                time.sleep(0.01)
+                continue
             row = json.loads(printed)
             if "step" not in row:
                 continue
@@ -164,14 +166,16 @@ def test_torchrun_restarts_after_faults_of_five_kinds(tmp_path, text, twin):
     print(f"{len(done)} faults, {lost} of {len(steps)} steps lost, {seconds:.0f} s")
 
 
-def test_accelerate_launch(tmp_path, script, text, twin):
-    """On a CPU, Accelerate starts one process, and `launch` starts two ranks."""
-    accelerate = str(Path(sys.executable).parent / "accelerate")
-    line = [*job.own_network(), accelerate, "launch", "--cpu", str(script), "--dtype=float64"]
-    line += [f"--data={text}", f"--folder={tmp_path}", "--stage=2", "--steps=3"]
-    done = subprocess.run(line, env=job.environment(), capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = [json.loads(row[row.index("{") :]) for row in done.stdout.splitlines() if "{" in row]
+def test_without_a_launcher(tmp_path, script, text, twin, monkeypatch, capsys):
+    """`launch` starts two ranks, as under `accelerate launch` on a CPU: see test_scripts.py."""
+    line = [str(script), "--dtype=float64", f"--data={text}", f"--folder={tmp_path}", "--stage=2"]
+    monkeypatch.setattr(sys, "argv", [*line, "--steps=3"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(script), run_name="__main__")
+    assert end.value.code == 0
+    printed = capsys.readouterr().out.splitlines()
+    rows = [json.loads(row[row.index("{") :]) for row in printed if "{" in row]
     losses = {row["step"]: row["loss"] for row in rows if "step" in row}
     assert losses == {k: pytest.approx(twin[k], abs=1e-12) for k in range(3)}
     assert {row["rank"] for row in rows if "rank" in row} == {0, 1}
@@ -185,20 +189,26 @@ def noticing(process, out):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("name", "smaller"), [(SCRIPT.name, CONFIG), (PLAIN.name, SIZES)])
-def test_sigterm_is_a_notice_and_a_changed_byte_is_refused(tmp_path, warm, text, name, smaller):
+@pytest.mark.parametrize(
+    ("name", "smaller", "stage", "steps"),
+    [(SCRIPT.name, CONFIG, 3, 80), (PLAIN.name, SIZES, 1, 40)],
+)
+def test_sigterm_is_a_notice_and_a_changed_byte_is_refused(
+    tmp_path, warm, text, name, smaller, stage, steps
+):
     """A rank gets SIGTERM: all ranks save and leave, and the next run goes on, bit for bit."""
     script, folder, outs = changed(tmp_path, name, smaller), tmp_path / "kept", []
-    options = {"steps": STEPS, "stage": 3, "data": text, "dtype": "float64", "save_every": STEPS}
+    options = {"steps": steps, "stage": stage, "data": text, "dtype": "float64"}
+    options["save_every"] = steps
 
     def by_torchrun(arguments, ranks, *, stdout, stderr):
-        process = job.by_torchrun(arguments, ranks, stdout=stdout, stderr=stderr)
+        process = warm.torchrun(arguments, ranks, stdout=stdout, stderr=stderr)
         threading.Thread(target=noticing, args=(process, stdout.name), daemon=True).start()
         return process
 
     def start(arguments, ranks, *, stdout, stderr):
         outs.append(Path(stdout.name))
-        return warm(arguments, ranks, stdout=stdout, stderr=stderr)
+        return warm.start(arguments, ranks, stdout=stdout, stderr=stderr)
 
     straight = job.run(script, 2, options | {"folder": tmp_path / "one"}, start=start)
     left = job.run(script, 2, options | {"folder": folder}, start=by_torchrun)
@@ -207,7 +217,7 @@ def test_sigterm_is_a_notice_and_a_changed_byte_is_refused(tmp_path, warm, text,
     codes = re.findall(r"exitcode *: (-?\d+)", left.errors)
     assert "143" in codes
     assert {*codes} <= {"143", "-15"}  # torchrun ends a rank that is already leaving
-    assert (left.saved, 3 <= saved < STEPS) == ([saved], True), left.errors
+    assert (left.saved, 3 <= saved < steps) == ([saved], True), left.errors
     again = job.run(script, 2, options | {"folder": folder}, start=start)
     assert (again.code, again.first) == (0, saved), again.errors
     assert left.losses | again.losses == straight.losses
