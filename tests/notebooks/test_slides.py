@@ -78,7 +78,7 @@ def test_live_slides_look_alike(path):
 
 
 def test_live_slides_load_nothing_and_the_project_s_look_alike():
-    """tests/browser/test_live.py measures the type."""
+    """tests/browser/test_lab.py measures the type."""
     assert "http" not in (ROOT / "notebooks" / "rise.css").read_text(encoding="utf-8")
     assert (ROOT / "notebooks/project/rise.css").read_text() == '@import url("../rise.css");\n'
 
