@@ -80,7 +80,7 @@ RECORDS: dict[bytes, list] = {}
 
 
 def record(case: Case) -> list:
-    """What one process gets: (step, gradients, state, evaluation) for each step."""
+    """What one process gets in each step, and: first (gradients, evaluation), then its state."""
     asked = (case.config, case.sequences, case.optimizer, case.alone, case.batches)
     key = cloudpickle.dumps(asked)
     if key not in RECORDS:
@@ -90,9 +90,8 @@ def record(case: Case) -> list:
         one, found = case.alone(case.config, 3, **given), []
         for k, lr in enumerate(RATES):
             step = one.step(case.batch(k), lr=lr)
-            state = one.full_state()
-            held_out = one.evaluate(case.batch(99))
-            found.append((step, one.full_gradients(), state, held_out))
+            first = (one.full_gradients(), one.evaluate(case.batch(99))) if k == 0 else None
+            found.append((step, first or one.full_state()))
         torch.set_num_threads(before)
         RECORDS[key] = found
     return RECORDS[key]
@@ -117,7 +116,7 @@ def differences(worker, case: Case, twin: list) -> dict[str, float]:
     def add(name, value):
         far.setdefault(name, []).append(float(value))
 
-    for k, (theirs, gradients, state, (loss, count)) in enumerate(twin):
+    for k, (theirs, wanted) in enumerate(twin):
         if k == 2:
             ours.close()
             anew = case.loads or case.strategy
@@ -131,20 +130,20 @@ def differences(worker, case: Case, twin: list) -> dict[str, float]:
         assert (mine.tokens, mine.skipped) == (theirs.tokens, False)
         add("loss", abs(mine.loss - theirs.loss))
         add("norm", abs(mine.grad_norm - theirs.grad_norm))
-        if k != 1:
+        if k == 0:  # the states of the next steps have this step's errors, too
+            gradients, (loss, count) = wanted
             found = ours.full_gradients()
             add("gradients", apart(found, gradients))
             spoil(found)
-        if k == 0:  # the next state has this step's errors, too
+            total, targets = ours.evaluate(share(case.batch(99)))
+            assert targets == count
+            add("evaluation", abs(total - loss))
             continue
         given_out = ours.full_state()
         end = copy.deepcopy(given_out)
         spoil(given_out)
-        add("parameters", apart(end["model"], state["model"]))
-        add("optimizer", apart(flat(end["optimizer"]), flat(state["optimizer"])))
-        total, targets = ours.evaluate(share(case.batch(99)))
-        assert targets == count
-        add("evaluation", abs(total - loss))
+        add("parameters", apart(end["model"], wanted["model"]))
+        add("optimizer", apart(flat(end["optimizer"]), flat(wanted["optimizer"])))
     ours.close()
     return {name: largest(values) for name, values in far.items()}
 

@@ -1,40 +1,8 @@
-"""Owners and engines to test the seams: a sharded optimizer, gradients without hooks."""
+"""An engine to test the seams: gradients without hooks."""
 
 import torch
 
 from helpers.parallel.engines.in_turn import InTurn
-from helpers.parallel.owners.local import Local
-from helpers.state.placing import flat
-
-
-class Sharded(Local):
-    """Shard the optimizer over "dp": each rank updates a flat shard of every parameter (ZeRO 1)."""
-
-    def __init__(self, model, parts, mesh, **seams):
-        self.mesh = mesh
-        super().__init__(model, parts, mesh, **seams)
-
-    def hold(self, parts, mesh):
-        shards = {n: flat(mesh, part.completed(), "dp") for n, part in parts.items()}
-        values = {
-            name: p.detach().view(-1)[slice(*shards[name].flat)].requires_grad_()
-            for name, p in self.parameters.items()
-        }
-        return values, shards
-
-    def complete(self):
-        for name, p in self.parameters.items():
-            torch.distributed.all_reduce(p.grad, group=self.mesh.group("dp"))
-            self.values[name].grad = p.grad.view(-1)[slice(*self.world.own[name].flat)]
-        self.precision.collect(self.values, self.masters)
-
-    @torch.no_grad()
-    def publish(self):
-        for name, p in self.parameters.items():
-            mine = torch.zeros_like(p).view(-1)
-            mine[slice(*self.world.own[name].flat)] = self.values[name]
-            torch.distributed.all_reduce(mine, group=self.mesh.group("dp"))
-            p.copy_(mine.view(p.shape))
 
 
 class ByHand(InTurn):

@@ -7,13 +7,12 @@ one queue, as on NCCL: see `tests.nccl_order`.
 
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import cycle
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy
 
 from helpers.comm.mesh import Layout
 from helpers.comm.transport import DirectTransport, GroupTransport, SharedTransport
@@ -35,12 +34,11 @@ from helpers.parallel.libraries.data_parallel import (
 from helpers.parallel.libraries.dtensor import DTensorParallel
 from helpers.parallel.libraries.fsdp1 import Fsdp1
 from helpers.parallel.libraries.fully_shard import FullyShard
-from helpers.parallel.libraries.wrapping import groups_of, of_type, one_unit
+from helpers.parallel.libraries.wrapping import groups_of
 from helpers.parallel.mixture.transform import expert_parallel as over_ranks
 from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.owners.local import Local
-from helpers.parallel.precision import Mixed, Plain
+from helpers.parallel.precision import Mixed
 from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.transform import plain
@@ -50,15 +48,13 @@ from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.schedules import gpipe, naive, one_f_one_b
 from helpers.plans.schedules.plain import interleaved
 from helpers.plans.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
-from helpers.plans.sequence_order import contiguous, striped, zigzag
+from helpers.plans.sequence_order import contiguous, striped
 from tests.parallel.beside import GPT2, ODD, RULE, Case, frozen, hold, tokens
 from tests.parallel.experts import ExpertConfig, expert_parallel
-from tests.parallel.sample_owners import ByHand, Sharded
+from tests.parallel.sample_owners import ByHand
 from tests.pictures import random_pictures
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:ZeRO stage", "ignore::FutureWarning", "ignore:.*NO_SHARD"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:ZeRO stage", "ignore::FutureWarning")
 
 # models: 33 tokens, which nothing divides
 WIDE = {"vocab": 33, "context": 12, "width": 24, "layers": 2}
@@ -180,7 +176,7 @@ def some(*names):
     return [(name, OWNERS[name]) for name in names]
 
 
-NEXT = {"1": Zero3, "2": Zero1, "3": Zero2, "3, kept": Zero1}  # loads the state of the other
+NEXT = {"1": Zero3, "2": Zero1, "3": Zero2}  # loads the state of the other
 SCHEDULES = {
     "naive": naive,
     "GPipe": gpipe,
@@ -249,261 +245,195 @@ def pp_dp(schedule, owner, config=ODD, **rest):
 
 CASES = {
     # who holds: replicated
-    "pending sums": owned(None, GPT2),
-    "pending sums, by hand": owned(None, engine=ByHand, precision=EXACT, micro_batches=2),
+    "pending sums, by hand": owned(None, GPT2, engine=ByHand, precision=EXACT, micro_batches=2),
     "naive": owned(partial(Replicated, replica=NaiveDDP), GPT2, micro_batches=3),
     "bucketed": owned(partial(Replicated, replica=BucketedDDP, bucket_cap_mb=0.002), GPT2),
     "buckets": owned(BUCKETS, GPT2, precision=EXACT, micro_batches=2),
     "buckets by hand": owned(BUCKETS, engine=ByHand, sequences=7, layout={"dp": 3}),
-    "searching": owned(partial(Replicated, find_unused_parameters=True, **SMALL)),
+    "searching, a rank without data": owned(
+        partial(Replicated, find_unused_parameters=True, **SMALL), GPT2, {"dp": 3}, sequences=2),
     "shared memory": Case(partial(DataParallel, transport=SharedTransport, **SMALL), GPT2),
-    "a sharded optimizer by hand": owned(Sharded, engine=ByHand, precision=EXACT, sequences=7,
-                                         layout={"dp": 3}),
-    "another axis": owned(Replicated, layout={"dp": 2, "tp": 2}),
-    "a rank without data": owned(Replicated, GPT2, {"dp": 3}, sequences=2),
-    "a batch without targets": owned(Replicated, batches=once_without_targets),
+    "another axis, a batch without targets": owned(Replicated, layout={"dp": 2, "tp": 2},
+                                                   batches=once_without_targets),
     # who holds: ZeRO
     "2, flying": owned(partial(Zero2, in_flight=1), GPT2, micro_batches=2),
-    "3, kept, not flying": owned(partial(KEPT, in_flight=0), GPT2, micro_batches=2),
-    **{f"{s}, by hand": owned(STAGES[s], engine=ByHand, micro_batches=2) for s in ("2", "3")},
-    **{f"{s}, odd sizes": owned(o, PADDED, {"dp": 3}, micro_batches=2, sequences=7,
-                                loads=Recipe(owner=NEXT[s])) for s, o in STAGES.items()},
-    **{f"{s}, no data": owned(STAGES[s], GPT2, {"dp": 3}, sequences=2) for s in ("1", "3")},
-    **{f"{s}, half frozen": freezing(STAGES[s], "attention", "norm") for s in STAGES if s != "1"},
+    "3, by hand": owned(Zero3, engine=ByHand, micro_batches=2),
+    # the sequences: a rank without data, or uneven parts
+    **{f"{s}, odd sizes": owned(STAGES[s], PADDED, {"dp": 3}, micro_batches=2, sequences=n,
+                                loads=Recipe(owner=NEXT[s]))
+       for s, n in (("1", 2), ("2", 7), ("3", 2))},
+    "3, half frozen": freezing(Zero3, "attention", "norm"),
     "3, a frozen block": freezing(Zero3, "blocks.1", "norm", config=ODD),
-    **{f"{s}, recomputed": owned(STAGES[s], replace(GPT2, recompute="full", tied=True))
-       for s in ("3", "3, kept")},
-    "3, recomputed in part": owned(Zero3, replace(ODD, recompute="selective")),
     "1, frozen embedding": freezing(Zero1, "embedding"),
     "3, frozen embedding": freezing(Zero3, "embedding", config=ODD),
     "2, one trained vector": freezing(Zero2, "weight", "positions"),
+    "3, kept, not flying, recomputed": owned(
+        partial(KEPT, in_flight=0), replace(GPT2, recompute="full", tied=True), micro_batches=2),
     "3, shared memory": owned(partial(Zero3, transport=SharedTransport), micro_batches=2),
-    "3, gloo": owned(partial(Zero3, transport=GroupTransport), GPT2),
     # the rule
-    "not clipped": owned(Zero3, optimizer=OptimizerConfig(clip=None)),
+    "not clipped, gloo": owned(partial(Zero3, transport=GroupTransport), GPT2,
+                               optimizer=OptimizerConfig(clip=None)),
     "sgd": owned(Zero1, optimizer=OptimizerConfig(rule="sgd", clip=0.1), micro_batches=2),
     "rmsprop": owned(Zero2, optimizer=OptimizerConfig(rule=torch.optim.RMSprop)),
     # the model
-    "hybrid": owned(BUCKETS, replace(HYBRID, recompute="full"), micro_batches=2),
     "hybrid, 3": owned(Zero3, HYBRID, micro_batches=2),
-    "pure, 2": owned(Zero2, PURE, micro_batches=2),
     "latent, 3": owned(Zero3, LATENT, micro_batches=2),
-    "VAE": Case(DataParallel, VAE, {"dp": 3}, 7, batches=pictures),
     "VAE, 3": owned(Zero3, VAE, {"dp": 3}, sequences=7, batches=pictures, micro_batches=2),
-    # tensor and sequence parallel
-    **{name: cut(name, micro_batches=2) for name in TRANSFORMS},
-    **{f"{name}, tied": cut(name, CUT) for name in ("tensor", "sequence, chunks")},
-    **{f"{name}, grouped": cut(name, GROUPED) for name in ("tensor", "sequence")},
-    **{f"{name}, recomputed": cut(name, replace(CUT2, recompute="full"))
-       for name in ("tensor", "sequence", "sequence, plain")},
+    # tensor and sequence parallel: each transform with a model of its own
+    "tensor": cut("tensor", micro_batches=2),
     "tensor, recomputed in part": cut(
-        "tensor", replace(CUT2, recompute="selective", attention="explicit")),
-    **{f"{name}, frozen": cut(name, Frozen(**{f.name: getattr(CUT2, f.name) for f in fields(CUT2)}))
-       for name in ("tensor", "sequence")},
+        "tensor", replace(CUT, recompute="selective", attention="explicit")),
+    "tensor, grouped": cut("tensor", GROUPED),
+    "sequence, recomputed": cut("sequence", replace(CUT2, recompute="full")),
+    "sequence, inputs kept": cut("sequence, inputs kept", GROUPED),
+    "sequence, chunks": cut("sequence, chunks", CUT),
+    "sequence, inputs kept, chunks": cut("sequence, inputs kept, chunks",
+                                         batches=once_without_targets),
+    "sequence, plain": cut("sequence, plain", micro_batches=2),
+    "sequence, frozen": cut("sequence", Frozen(**{f.name: getattr(CUT2, f.name)
+                                                  for f in fields(CUT2)})),
     **{f"{t}, {n} key heads": cut(t, replace(GROUPED, width=32, heads=8, kv_heads=n), 4)
        for t, n in (("tensor", 1), ("sequence", 2))},
-    "tensor, 3 ranks": cut("tensor", replace(GROUPED, kv_heads=None), 3),
     "sequence, 3 tokens": cut("sequence", replace(CUT, vocab=3), 4),
-    "sequence, shared memory": cut(
-        partial(sequence_parallel, transport=SharedTransport), replace(GROUPED, kv_heads=None), 3),
     "sequence, direct": cut(partial(sequence_parallel, chunks=4, transport=DirectTransport),
                             replace(GROUPED, kv_heads=None), 3, micro_batches=2),
-    "tensor, a batch without targets": cut("tensor", CUT, batches=once_without_targets),
-    **{f"mamba2 by heads, {t}": cut(t, HEADS) for t in ("tensor", "sequence")},
     "mamba2 by heads, groups": cut(
         "sequence", replace(HEADS, bias=True, mamba2=replace(HEADS.mamba2, groups=6)), 3),
     "bamba, tensor": cut("tensor, plain", replace(BAMBA, dropout=0.2, recompute="full"),
                          micro_batches=2),
     # pipelines
-    **{f"{name} of 2": piped(name) for name in SCHEDULES},
+    "GPipe of 2": piped("GPipe"),
     "ZB-V of 2, grouped": piped("ZB-V", replace(GROUPED, heads=4, kv_heads=2), deep=6),
     "1F1B of 2, tied": piped("1F1B", CUT, batches=few_targets),
-    **{f"{name} of 4": piped(name, ranks=4, deep=8, micro_batches=8)
-       for name in ("1F1B", "interleaved", "ZB-H1", "ZB-V")},
-    "1F1B, few micro-batches": piped("1F1B", CUT, ranks=4, micro_batches=2),
+    **{f"{name} of 4": piped(name, ranks=4, deep=n)
+       for name, n in (("interleaved", 8), ("ZB-H1", 4), ("ZB-V", 8))},
+    "1F1B of 4, few micro-batches": piped("1F1B", CUT, ranks=4, deep=4, micro_batches=3),
     "ZB-V, few sequences": piped("ZB-V", sequences=2),
-    **{f"{name}, recomputed {how}": piped(name, replace(CUT2, recompute=how, attention="explicit"))
-       for name, how in (("1F1B", "full"), ("ZB-V", "selective"))},
+    "ZB-H1, recomputed": piped("ZB-H1", replace(CUT2, recompute="full")),
     "hybrid, ZB-H1": piped("ZB-H1", replace(HYBRID, dropout=0.2), micro_batches=3),
     # two axes and three
-    "naive, tensor": dp_tp(partial(Replicated, replica=NaiveDDP), "tensor", sequences=3),
     "bucketed, sequence": dp_tp(partial(Replicated, replica=BucketedDDP), "sequence", sequences=1),
     "DDP, bamba": dp_tp(BUCKETS, "tensor", BAMBA),
-    **{f"{s}, tensor": dp_tp(STAGES[s], "tensor", CUT, micro_batches=2) for s in ("1", "3")},
-    **{f"{s}, sequence": dp_tp(STAGES[s], "sequence") for s in ("2", "3, kept")},
+    "1, tensor": dp_tp(Zero1, "tensor", CUT, micro_batches=2),
+    "2, sequence": dp_tp(Zero2, "sequence"),
     "3, tensor, untied": dp_tp(Zero3, "tensor", replace(CUT, tied=False)),
-    "ZB-V, bucketed": pp_dp("ZB-V", partial(Replicated, replica=BucketedDDP), GPT2),
     "interleaved, DDP": pp_dp("interleaved", BUCKETS, GPT2),
-    "ZB-V, 1": pp_dp("ZB-V", Zero1),
-    **{f"1F1B, {s}": pp_dp("1F1B", STAGES[s]) for s in ("2", "3", "3, kept")},
+    **{f"{name}, {s}": pp_dp(name, STAGES[s])
+       for name, s in (("ZB-V", "1"), ("1F1B", "2"), ("1F1B", "3, kept"))},
     "GPipe, 3, recomputed": pp_dp("GPipe", Zero3, replace(GPT2, recompute="full")),
     "1F1B, mamba2 by heads": piped(
         "1F1B", replace(HYBRID, mixer=("mamba2", "attention", "mamba2")), None, tensor_parallel,
         axes={"tp": 2}, micro_batches=2),
     "ZB-V, dp, sequence": piped("ZB-V", replace(CUT2, recompute="selective"), None,
-                                sequence_parallel, axes={"tp": 2, "dp": 2}, deep=4),
+                                sequence_parallel, axes={"tp": 2, "dp": 2}, deep=4,
+                                micro_batches=2),
     # context parallel: 11 tokens, which no number of ranks divides
-    **{f"context, {name}": owned(o, CONTEXT, {"dp": 2, "cp": 2}, transform=context_parallel)
-       for name, o in some("pending", "bucketed", "2", "3, kept")},
+    "context, 2": owned(Zero2, CONTEXT, {"dp": 2, "cp": 2}, transform=context_parallel),
     "context of 3": owned(Replicated, replace(CONTEXT, dropout=0.2, recompute="full"), {"cp": 3},
                           transform=context_parallel, precision=EXACT, micro_batches=3),
     "context, by hand": owned(Zero1, CONTEXT, {"cp": 2}, transform=context_parallel,
                               engine=ByHand, micro_batches=2, batches=once_without_targets),
-    **{f"context, {name}, {owner}": piped(
-        name, replace(CONTEXT, layers=4, mixer="mamba2", dropout=0.2), OWNERS[owner],
-        context_parallel, axes={"cp": 2}, deep=4, micro_batches=2)
-       for name, owner in (("GPipe", "pending"), ("interleaved", "naive"), ("ZB-V", "1"),
-                           ("1F1B", "3, kept"))},
-    "a layout with cp": Case(Recipe(layout=Layout(dp=2, cp=2)), CONTEXT),
+    "context, 1F1B, 3, kept": piped(
+        "1F1B", replace(CONTEXT, layers=4, mixer="mamba2", dropout=0.2), KEPT, context_parallel,
+        axes={"cp": 2}, deep=4, micro_batches=2),
     # attention over cp: a ring in the zigzag order, if no mixer scans
-    **{f"ring, {name}": Case(Recipe(layout=Layout(dp=2, cp=2), owner=o or Local), RING)
-       for name, o in some("naive", "DDP", "1", "3")},
-    **{f"ring of 3, {order.__name__}": attending(LEARNED, order=order, micro_batches=2, owner=Zero1)
-       for order in (zigzag, striped)},
+    **{f"ring, {name}": Case(Recipe(layout=Layout(dp=2, cp=2), owner=o), RING)
+       for name, o in some("DDP", "3")},
+    "ring of 3, striped": attending(LEARNED, order=striped, micro_batches=2, owner=Zero1),
     "ring of 3, 2 tokens": attending(replace(LEARNED, context=2, layers=1)),
     "ring, recomputed": attending(replace(RING, recompute="full"), 2, owner=Zero3),
     **{f"{way.__name__} of 3": attending(replace(RING, heads=6, kv_heads=3), 3, attention=way)
        for way in (ulysses, gathered_attention)},
-    "gathered, latent": attending(replace(LATENT, context=9), 2, attention=gathered_attention,
-                                  micro_batches=2),
-    "ring, latent": attending(replace(LATENT, dropout=0.1)),
-    "ring, Bamba": Case(Recipe(layout=Layout(dp=2, cp=2), owner=Zero2),
-                        replace(BAMBA, context=11, dropout=0.2)),
     "ulysses, Bamba": attending(replace(BAMBA, heads=6, kv_heads=3, bias=True, context=11),
                                 attention=ulysses, owner=Zero3, micro_batches=2),
     "ring, Bamba, learned": attending(replace(BAMBA, positions="learned", tied=True), 4),
-    "ring, Bamba, 1F1B": piped("1F1B", replace(BAMBA, layers=4, mixer=("mamba2", "attention") * 2),
-                               axes={"cp": 2}, micro_batches=2),
     "ring, Bamba, tensor": Case(Recipe(layout=Layout(cp=2, tp=2)), BAMBA, micro_batches=2),
-    **{f"ring, {name}": piped(name, RING, axes={"cp": 2}, deep=4, micro_batches=2)
-       for name in ("1F1B", "ZB-V")},
     "ring, sequence": cut(partial(context_parallel, inner=sequence_parallel), CUT2,
                           layout={"cp": 2, "tp": 2}, owner=Zero1),
     **{f"USP, {name}": owned(
         OWNERS[o], replace(RING, heads=12, kv_heads=kept), {"ring": r, "heads": 4 // r},
         transform=partial(context_parallel, axis=("ring", "heads")), batches=b, micro_batches=2)
-       for name, o, kept, r, b in (("2 by 2", "1", 4, 2, tokens), ("packed", "DDP", 2, 2, packed),
-                                   ("a ring", "3", 1, 4, tokens),
-                                   ("heads", "pending", 12, 1, tokens))},
-    "USP, Bamba": owned(Zero2, replace(BAMBA, kv_heads=2, context=11), {"ring": 2, "heads": 2},
-                        transform=partial(context_parallel, axis=("ring", "heads"))),
+       for name, o, kept, r, b in (("2 by 2", "1", 4, 2, tokens), ("packed", "DDP", 2, 2, packed))},
     # packed documents
-    "packed, 3": owned(Zero3, replace(GPT2, attention="blockwise"), batches=packed),
     "packed, sequence": cut("sequence", GROUPED, batches=packed, micro_batches=2),
     "packed, ring, contiguous": attending(LEARNED, order=contiguous, batches=packed,
                                           micro_batches=2),
     "packed, ulysses": attending(replace(RING, heads=6, kv_heads=3), attention=ulysses,
                                  batches=packed, owner=Zero1),
-    "packed, ring, latent": attending(replace(LATENT, context=11), 2, batches=packed),
-    "packed, ring, few": Case(Recipe(layout=Layout(dp=2, cp=2)), RING, sequences=1, batches=packed),
+    "packed, ring, latent": attending(replace(LATENT, context=11, dropout=0.1), 2, batches=packed),
     "packed, ring, ZB-V": piped("ZB-V", replace(RING, recompute="selective"), batches=packed,
                                 axes={"cp": 2}, deep=4, micro_batches=2),
     # experts: on one rank of two, or on two ranks of four
-    **{f"experts, {name}, {n}": owned(o, ExpertConfig(experts=2), {"dp": n}, sequences=8,
+    **{f"experts, {name}, {n}": owned(OWNERS[name], ExpertConfig(experts=2), {"dp": n}, sequences=8,
                                       transform=expert_parallel)
-       for name, o in some("pending", "DDP", "1", "3") for n in (2, 4) if n == 2 or name != "1"},
-    "4 experts, 3": owned(Zero3, ExpertConfig(experts=4), {"dp": 4}, sequences=8, micro_batches=2,
-                          transform=expert_parallel),
+       for name, n in (("DDP", 4), ("1", 2), ("3", 4))},
     # experts, whole on every rank
-    **{f"routed, {name}": owned(o, ROUTED, micro_batches=2)
-       for name, o in some("pending", "DDP", "2", "3, kept")},
-    "routed, on the host": owned(BUCKETS, ROUTED, precision=OnHost(EXACT)),
+    **{f"routed, {name}": owned(o, ROUTED, micro_batches=2) for name, o in some("DDP", "3, kept")},
     "routed, drops": owned(Zero2, DROPS, {"dp": 3}, micro_batches=2, sequences=7),
-    "routed, no data": owned(Zero3, DROPS, {"dp": 3}, sequences=2),
-    **{f"routed, {name}, {owner}": piped(name, config, OWNERS[owner], axes={"dp": 2}, deep=4)
-       for name, config, owner in (("interleaved", DROPS, "1"), ("GPipe", ROUTED, "3"))},
+    "routed, interleaved, 1": piped("interleaved", DROPS, Zero1, axes={"dp": 2}, deep=4),
     "routed, tensor": cut("tensor", replace(ROUTED, **WIDE, heads=4), micro_batches=2),
-    **{f"routed, {name}": cut(t, replace(ROUTED, **WIDE, heads=4, recompute="full"), n)
-       for name, t, n in (("sequence", "sequence", 2), ("chunks", "sequence, chunks", 2),
-                          ("sequence of 4", "sequence, plain", 4))},
-    "routed, tensor, drops": cut("tensor, plain", replace(DROPS, **WIDE, heads=4), owner=Zero3,
-                                 layout={"dp": 2, "tp": 2}),
-    "routed, ring of 3": attending(replace(ROUTED, context=11), micro_batches=2),
-    "routed, ring, recomputed": attending(replace(ROUTED, context=11, recompute="full"), 2,
-                                          owner=Zero1),
+    "routed, sequence": cut("sequence, chunks",
+                            replace(ROUTED, **WIDE, heads=4, recompute="full")),
+    "routed, ring of 3, recomputed": attending(replace(ROUTED, context=11, recompute="full"),
+                                               micro_batches=2, owner=Zero1),
     # experts over ranks
     **{f"dispatched, {name}": over_experts(o, {"dp": 2, "ep": 2}, micro_batches=2)
-       for name, o in some("pending", "naive", "DDP", "1", "3")},
+       for name, o in some("pending", "DDP", "3")},
     "dispatched, drops": over_experts(BUCKETS, {"ep": 3}, DROPS, sequences=7, micro_batches=2),
-    "dispatched, no data, few rows": over_experts(Zero3, {"ep": 3}, DROPS, sequences=1),
     "dispatched, most ranks have no row": over_experts(
-        Replicated, {"ep": 4}, replace(DROPS, layers=2, context=2), sequences=1),
-    "dispatched, rounded nowhere": over_experts(Zero2, {"ep": 2, "dp": 2}, precision=EXACT),
+        Zero3, {"ep": 3}, replace(DROPS, layers=2, context=2), sequences=1),
     "dispatched, on the host": over_experts(Zero1, {"ep": 2}, precision=OnHost(EXACT)),
-    "dispatched, beside shared memory": over_experts(
-        partial(Zero3, transport=SharedTransport), {"dp": 2, "ep": 2}, DROPS),
-    **{f"dispatched, {name}, {owner}": piped(name, config, OWNERS[owner], axes={"ep": 2}, deep=4)
+    **{f"dispatched, {name}, {owner}": piped(name, config, OWNERS[owner], axes={"ep": 2}, deep=4,
+                                             micro_batches=2)
        for name, config, owner in (("1F1B", ROUTED, "3"), ("ZB-V", DROPS, "DDP"))},
     "dispatched, tensor": Case(Recipe(layout=Layout(ep=2, tp=2)), replace(ROUTED, **WIDE, heads=4)),
     "dispatched, sequence": over_experts(Zero1, {"tp": 2, "ep": 2}, replace(DROPS, **WIDE, heads=4),
-                                 inner=sequence_parallel),
-    "dispatched, ring": Case(Recipe(layout=Layout(cp=2, ep=2)), replace(ROUTED, context=11)),
+                                         inner=sequence_parallel),
     "dispatched, then dp and tp": Case(
         Recipe(layout=Layout(dp=2, ep=2), owner=Zero3), replace(ROUTED, **WIDE, heads=4),
         loads=Recipe(layout=Layout(tp=2, dp=2))),
     # experts over the ranks of other axes
-    "dispatched over dp": over_experts(Zero2, {"dp": 3}, axes=("dp",)),
-    "dispatched over cp": over_experts(Replicated, {"dp": 2, "cp": 2}, replace(ROUTED, context=11),
-                                    axes=("cp",), inner=context_parallel),
     "dispatched over ep and cp": over_experts(
         Replicated, {"ep": 2, "cp": 2}, replace(ROUTED, context=9), axes=("cp", "ep"),
         inner=context_parallel),
     # nested data axes
-    **{f"node x local, {name}": owned(OWNERS[name], GPT2, {"node": 2, "local": 2}, sequences=7,
-                                      transform=partial(plain, data=("node", "local")))
-       for name in ("bucketed", "3")},
-    "node x local, tensor": owned(
-        Zero3, CUT, {"node": 2, "tp": 2, "local": 2},
-        transform=partial(tensor_parallel, data=("node", "local"))),
+    "node x local, 3": owned(Zero3, GPT2, {"node": 2, "local": 2}, sequences=7,
+                             transform=partial(plain, data=("node", "local"))),
     # on the host
-    **{f"on the host, {name}": owned(o, precision=OnHost(p), micro_batches=2)
-       for (name, o), p in zip(some("pending", "DDP", "1", "2", "3"), cycle((Plain(), EXACT)),
-                               strict=False)},
-    **{f"experts on the host, {name}": owned(
-        OWNERS[name], ExpertConfig(), sequences=8, transform=expert_parallel, precision=OnHost(p))
-       for name, p in (("pending", Plain()), ("DDP", EXACT), ("1", EXACT), ("3", Plain()))},
+    "on the host": owned(BUCKETS, precision=OnHost(EXACT), micro_batches=2),
+    "experts on the host": owned(Zero1, ExpertConfig(), sequences=8, transform=expert_parallel,
+                                 precision=OnHost(EXACT)),
     # from layout to layout
-    "8 replicas, then three axes": Case(
-        Recipe(layout=Layout(dp=8)), replace(CUT2, layers=4), sequences=9, micro_batches=4,
-        loads=Recipe(layout=Layout(pp=2, dp=2, tp=2), schedule=gpipe)),
     "three axes, then sequence": Case(
         Recipe(layout=Layout(tp=2, pp=2, dp=2), schedule=SCHEDULES["interleaved"], owner=Zero1),
-        replace(CUT2, layers=4), micro_batches=4,
+        replace(CUT2, layers=4), micro_batches=2,
         loads=Recipe(layout=Layout(tp=4, pp=2), schedule=zero_bubble_v, **SEQUENCE)),
     # libraries
-    "torch's DDP": Case(TorchDataParallel, ODD, {"dp": 3}, 2, batches=once_without_targets),
-    "torch's DDP, VAE": Case(TorchDataParallel, VAE, sequences=7, batches=pictures,
-                             micro_batches=2),
+    "torch's DDP": Case(TorchDataParallel, ODD, {"dp": 3}, 2, batches=once_without_targets,
+                        micro_batches=2),
     "Accelerate": Case(AccelerateDataParallel, ODD, {"dp": 3}, 7, micro_batches=2),
-    "Accelerate, not clipped": Case(AccelerateDataParallel, GPT2, sequences=1,
+    "Accelerate, not clipped": Case(AccelerateDataParallel, GPT2, {"dp": 3}, sequences=1,
                                     optimizer=NOT_CLIPPED),
     "torch's ZeRO": Case(TorchZeroRedundancy, micro_batches=2,
                          optimizer=OptimizerConfig(betas=(0.7, 0.8), eps=1e-3, weight_decay=0.3,
                                                    clip=0.05)),
     "torch's ZeRO, sgd": Case(TorchZeroRedundancy,
                               optimizer=OptimizerConfig(rule="sgd", momentum=0.5, clip=None)),
-    "DTensor": Case(DTensorParallel, replace(CUT, dropout=0.2), TENSOR, micro_batches=2),
-    "DTensor, GPT-2": Case(DTensorParallel, replace(CUT2, dropout=0.0, vocab=32), TENSOR,
+    "DTensor, GPT-2": Case(DTensorParallel, replace(CUT2, vocab=32), TENSOR,
                            batches=once_without_targets),
     "DTensor, sequence": Case(partial(DTensorParallel, sequence=True),
                               replace(CUT, dropout=0.2, vocab=32), TENSOR, micro_batches=2,
                               optimizer=OptimizerConfig(rule="sgd", momentum=0.5, clip=None)),
     **{f"FSDP2, {name}": Case(partial(FullyShard, **options), config, sizes, sequences, m, rule,
-                              loads=loads, batches=pictures if config is VAE else tokens)
+                              loads=loads)
        for name, options, config, sizes, sequences, m, rule, loads in (
            ("each block", {}, GPT2, {"dp": 3}, 7, 2, RULE, Recipe(owner=Zero3)),
-           ("one unit", {"wrap": one_unit}, ODD, None, 5, 3, RULE, None),
            ("each micro-batch", {"sync_each": True, "prefetch": 1}, GPT2, None, 1, 2, RULE, None),
-           ("prefetched", {"wrap": of_type(Block), "prefetch": 2}, ODD, None, 5, 3, RULE, None),
            ("pairs, kept", {"wrap": groups_of(2), "reshard_after_forward": False}, GPT2, {"dp": 3},
             2, 1, NOT_CLIPPED, None),
-           ("to two ranks", {"reshard_after_forward": 2}, ODD, {"dp": 4}, 5, 1, RULE, None),
            ("hybrid", {}, ODD, {"replicate": 2, "shard": 2}, 3, 2, RULE, None),
            ("offloaded", {"offload_policy": CPUOffloadPolicy(pin_memory=False)}, ODD, None, 5, 1,
             RULE, None),
-           ("VAE", {"mp_policy": MixedPrecisionPolicy(
-               param_dtype=torch.float64, reduce_dtype=torch.float64)}, VAE, None, 7, 2,
-            NOT_CLIPPED, None),
        )},
     **{f"FSDP1, {name}": Case(partial(Fsdp1, **options), config, sizes, sequences, m, rule,
                               loads=loads)
@@ -511,11 +441,8 @@ CASES = {
            ("each block", {}, GPT2, None, 5, 3, RULE, FullyShard),
            ("kept", {"sharding": "SHARD_GRAD_OP", "layers": {Block}}, ODD, {"dp": 3}, 2, 1,
             NOT_CLIPPED, None),
-           ("whole", {"sharding": "NO_SHARD"}, replace(GPT2, tied=True), None, 5, 3, RULE, None),
            ("hybrid", {"sharding": "HYBRID_SHARD"}, ODD, {"replicate": 2, "shard": 2}, 3, 1, RULE,
             None),
-           ("one replica", {"sharding": "HYBRID_SHARD"}, ODD, {"replicate": 1, "shard": 2}, 5, 1,
-            RULE, None),
        )},
 }  # fmt: skip
 
@@ -523,11 +450,12 @@ CASES = {
 # Where each group has one queue, as on NCCL: every kind of recipe. Two ranks and GPipe never show a
 # deadlock of messages that are posted early: see four ranks.
 ORDERED = {
-    "GPipe of 2", "1F1B of 4", "interleaved of 4", "ZB-H1 of 4", "ZB-V of 4", "interleaved, DDP",
-    "1F1B, mamba2 by heads", "ZB-V, dp, sequence", "buckets by hand", "1, odd sizes",
-    "2, odd sizes", "3, odd sizes", "tensor", "sequence, 2 key heads", "ring, recomputed",
-    "ring, Bamba, learned", "dispatched, on the host", "dispatched, 3", "dispatched, DDP",
-    "dispatched, 1F1B, 3", "dispatched, ZB-V, DDP", "ulysses of 3", "USP, 2 by 2",
+    "GPipe of 2", "1F1B of 4, few micro-batches", "interleaved of 4", "ZB-H1 of 4", "ZB-V of 4",
+    "interleaved, DDP", "1F1B, mamba2 by heads", "ZB-V, dp, sequence", "buckets by hand",
+    "1, odd sizes", "2, odd sizes", "3, odd sizes", "tensor", "sequence, 2 key heads",
+    "ring, recomputed", "ring, Bamba, learned", "dispatched, on the host", "dispatched, 3",
+    "dispatched, DDP", "dispatched, 1F1B, 3", "dispatched, ZB-V, DDP", "ulysses of 3",
+    "USP, 2 by 2",
 }  # fmt: skip
 assert CASES.keys() >= ORDERED
 CASES |= {name: replace(CASES[name], ordered=True) for name in ORDERED}
@@ -596,7 +524,7 @@ LAYOUTS += [(2, 1, 2, 1, 1), (2, 2, 2, 1, 1), (2, 1, 2, 2, 1), (2, 1, 1, 1, 2), 
 LAYOUTS += [(2, 1, 1, 2, 2), (2, 2, 1, 1, 2)]
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(case=ways())
 def test_any_layout_schedule_owner_and_config(ranks, case):
     hold(ranks, case)
