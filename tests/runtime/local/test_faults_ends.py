@@ -8,8 +8,6 @@ import pytest
 
 from tests.runtime.conftest import BUSY, alive, fail, gone, start_busy
 
-pytestmark = pytest.mark.alone
-
 GONE_SECONDS = 2.0  # the promise: ranks are gone so soon after their notebook was killed
 
 
@@ -21,11 +19,11 @@ def asleep(worker):
     if worker.rank == 1:
         time.sleep(1000)
     dist.barrier()
-launch(asleep, workers=3, timeout=1.5)
+launch(asleep, workers=3, timeout=4)
 """,
     )
     first = out.error.split("\n")[0]
-    assert "no sign of life from any rank for 1.5 s" in first
+    assert "no sign of life from any rank for 4 s" in first
     assert "only rank 1 is not in a collective" in first
     assert "time.sleep(1000)" in out.shown
     assert out.shown.count("dist.barrier()") >= 2
@@ -40,7 +38,7 @@ def stopped(worker):
     if worker.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     dist.barrier()
-launch(stopped, timeout=1.5)
+launch(stopped, timeout=4)
 """,
     )
     assert "rank 1 was not answering" in out.shown
@@ -69,7 +67,7 @@ def test_interrupts_in_a_row(kernel):
             time.sleep(pause)
         out = kernel.result(ident, seconds=20)
         assert interrupted(out)
-        assert gone(lambda: kernel.children()[1:], 5), kernel.children()
+        assert gone(lambda: kernel.children()[1:], 20), kernel.children()
 
 
 def test_interrupts_at_any_moment_of_short_calls(kernel):
@@ -89,6 +87,7 @@ def test_interrupts_at_any_moment_of_short_calls(kernel):
         assert interrupted(out), out
 
 
+@pytest.mark.alone
 def test_kernel_killed_while_ranks_run(own_kernel):
     """A fork of it lives on, and keeps each of its sockets open."""
     own_kernel.settle()  # a server that still imports would notice it later
@@ -115,7 +114,7 @@ def test_kernel_ends_with_ranks_alive(own_kernel):
     began = time.monotonic()
     process.wait(timeout=20)  # by itself: nothing in it waits for the ranks
     assert time.monotonic() - began < 10
-    assert gone(lambda: [p for p in before if p.pid != kernel.pid and alive(p)], 5)
+    assert gone(lambda: [p for p in before if p.pid != kernel.pid and alive(p)], 20)
 
 
 def test_kernel_ends_while_its_server_still_imports(own_kernel):
@@ -132,7 +131,7 @@ def test_server_killed_while_ranks_run(kernel):
     out = kernel.result(ident, seconds=20)
     assert "the process that starts the ranks is gone" in out.error.split("\n")[0]
     assert "run the cell again" in out.error
-    assert gone(lambda: kernel.children()[1:], 5)
+    assert gone(lambda: kernel.children()[1:], 20)
 
 
 def test_nested_ranks_end_when_the_outer_is_interrupted(kernel):
