@@ -38,6 +38,23 @@ def shared_ranks(kept, monkeypatch):
         close_if_open(cluster)
 
 
+@pytest.fixture
+def no_hints(monkeypatch):
+    """No hint is looked for where a function is wrong: all mistakes would run on ranks."""
+    monkeypatch.setattr(ranks.OnRanks, "hint", lambda *_: "")
+
+
+@pytest.fixture
+def as_predicted(monkeypatch):
+    """No training in week 7: a rank holds what the formula says."""
+    from helpers.check.week07 import wrapping  # few tests need PyTorch's FSDP from here
+
+    block = wrapping.budgets()[0][1][1]
+    monkeypatch.setattr(
+        wrapping, "measured", lambda ranks, k: round(wrapping.of_units(6 // k, k * block, ranks))
+    )
+
+
 def close_if_open(cluster: Cluster):
     """End ranks that have a message under way; the next call begins with new ones."""
     try:

@@ -5,7 +5,6 @@ import torch
 
 from helpers.check import week10, week12b
 from helpers.check.ranks import RELATIONS
-from helpers.check.week01 import counts
 from helpers.check.week04.block import message_bytes
 from helpers.check.week06.amounts import bytes_per_rank
 from helpers.check.week09.cache import cache_bytes, outgrowing_batch
@@ -83,7 +82,7 @@ def test_what_the_ranks_explain(given, right, hint):
     assert bool(found) == bool(hint)
 
 
-SEVERAL = (counts.count_attention, week10.ssm_step, week12b.route_with_bias)
+SEVERAL = (week10.ssm_step, week12b.route_with_bias)
 
 
 @pytest.mark.parametrize("data", SEVERAL)

@@ -65,7 +65,7 @@ def test_torch_s_way_to_clip_passes():
     assert verdict, verdict
 
 
-@pytest.mark.usefixtures("shared_ranks")
+@pytest.mark.usefixtures("shared_ranks", "no_hints")
 def test_a_small_error_of_one_number_is_found():
     def nearly(worker, params, *arguments):
         step = with_torch(worker, params, *arguments)

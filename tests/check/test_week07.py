@@ -25,15 +25,6 @@ def test_a_budget_is_between_two_peaks():
         assert held < budget < wrapping.of_units(blocks // larger, larger * block, ranks)
 
 
-@pytest.fixture
-def as_predicted(monkeypatch):
-    """No training: a rank holds what the formula says."""
-    block = wrapping.budgets()[0][1][1]
-    monkeypatch.setattr(
-        wrapping, "measured", lambda ranks, k: round(wrapping.of_units(6 // k, k * block, ranks))
-    )
-
-
 @pytest.mark.usefixtures("as_predicted")
 @pytest.mark.parametrize(
     ("answer", "hint"),

@@ -95,7 +95,7 @@ def test_another_way_to_make_a_step_passes():
     assert verdict, verdict
 
 
-@pytest.mark.usefixtures("shared_ranks")
+@pytest.mark.usefixtures("shared_ranks", "no_hints")
 @pytest.mark.parametrize("scale", [0.0, NAN, "1", None])
 def test_a_scale_that_cannot_be_used_ends_the_run(scale):
     def solve(worker, master, gradient, scaler, *numbers):

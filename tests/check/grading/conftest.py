@@ -7,9 +7,13 @@ import pytest
 
 from helpers.check.grading import grade, sandbox
 
+NEEDS_SANDBOX = pytest.mark.skipif(
+    sandbox.bubblewrap() is None, reason="no sandbox: bubblewrap (bwrap) is missing or forbidden"
+)
+
 
 @pytest.fixture(scope="module")
-def kept():
+def sandboxes():
     """A sandbox for many submissions: it starts again only if one of them has ended it."""
     running = []
 
@@ -25,5 +29,5 @@ def kept():
 
 
 @pytest.fixture
-def one_sandbox(kept, monkeypatch):
-    monkeypatch.setattr(grade, "Sandbox", kept)
+def one_sandbox(sandboxes, monkeypatch):
+    monkeypatch.setattr(grade, "Sandbox", sandboxes)

@@ -1,19 +1,20 @@
 """Ranks for messages alone have nothing else in common, and no way back."""
 
 import os
+import time
 
 import pytest
 import torch
 
 from helpers.check.elsewhere import Failed
-from helpers.check.grading import apart, post, sandbox
+from helpers.check.grading import apart, post
 from helpers.check.grading.sandbox import Limits, Sandbox
 from helpers.check.grading.stand_in import Shut, StandIn
 from helpers.check.ranks import Called
+from tests.check.grading.conftest import NEEDS_SANDBOX
+from tests.check.grading.test_post import Box
 
-pytestmark = pytest.mark.skipif(
-    sandbox.bubblewrap() is None, reason="no sandbox: bubblewrap (bwrap) is missing or forbidden"
-)
+pytestmark = NEEDS_SANDBOX
 
 PROBE = """
 import ctypes, os, socket, torch, torch.distributed as dist
@@ -57,10 +58,23 @@ def on_ranks(box, source, arguments):
     return list(shut.messages(run, StandIn("probe"), arguments, 10.0))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def box():
-    with Sandbox() as one:
+    with Sandbox(Limits(memory_bytes=900 << 20)) as one:
         yield one
+
+
+def test_where_no_process_may_leave_each_rank_has_a_sandbox(box, monkeypatch):
+    monkeypatch.setattr(post, "forked", lambda box, number: [])
+    probe = PROBE.replace('"/dev/shm"', '"/dev/shm", "/none"')
+    found = on_ranks(box, probe, [(torch.ones(1),), (torch.full((1,), 5.0),)])
+    assert [type(one) for one in box.ranks] == [Sandbox, Sandbox]
+    assert [one["the result"]["message"] for one in found] == [5.0, 1.0]
+    assert {one["the result"]["network"] for one in found} == {"Connection refused"}
+    assert {one["the result"]["a name for both"] for one in found} == {"done"}
+    for one in box.ranks:
+        one.end()
+    box.ranks = []
 
 
 def test_ranks_have_messages_and_nothing_else_in_common(box):
@@ -95,37 +109,41 @@ def test_more_ranks_are_added_and_the_first_stay(box):
     assert len(box.ranks) == 3
 
 
+def test_too_much_memory_on_one_rank_ends_all(box):
+    source = (
+        "def probe(worker, own):\n    x = bytearray(1 << 30)\n    import time\n    time.sleep(20)"
+    )
+    with pytest.raises(Failed, match="used more than 900 MB of memory"):
+        on_ranks(box, source, [(torch.ones(1),)])
+    assert box.process.returncode is not None
+    assert box.ranks == []
+
+
+class Open:
+    """Two ranks without walls."""
+
+    def __init__(self):
+        self.ranks, self.last = [Box(), Box()], time.monotonic() + 100
+
+    def end(self):
+        for one in self.ranks:
+            one.end()
+        self.ranks = []
+
+
 @pytest.mark.parametrize(
-    ("source", "finding"),
+    ("source", "error", "finding"),
     [
-        ("def other(): pass", r"rank \d: .* the notebook defines no function probe"),
-        ("import os\ndef probe(worker, own):\n    os._exit(3)", "ended the process"),
-        ("def probe(worker, own):\n    return own @ 3", "TypeError"),
-        ("def probe(worker, own):\n    x = bytearray(1 << 30)\n    import time\n    time.sleep(20)",
-         "used more than 700 MB of memory"),
+        ("def other(): pass", Failed, r"rank \d: .* the notebook defines no function probe"),
+        ("def probe(worker, own):\n    return own @ 3", Failed, r"rank \d: .*TypeError"),
+        ("def probe(worker, own):\n    raise NotImplementedError", NotImplementedError, "^$"),
     ],
-)  # fmt: skip
-def test_how_such_ranks_fail(source, finding):
-    with Sandbox(Limits(memory_bytes=700 << 20)) as box:
-        with pytest.raises(Failed, match=finding):
-            on_ranks(box, source, [(torch.ones(1),), (torch.ones(1),)])
-        assert box.process.returncode is not None
-        assert box.ranks == []
-
-
-def test_a_stub_is_not_written_yet(box):
-    with pytest.raises(NotImplementedError):
-        on_ranks(box, "def probe(worker, own):\n    raise NotImplementedError", [(torch.ones(1),)])
-
-
-def test_where_no_process_may_leave_each_rank_has_a_sandbox(box, monkeypatch):
-    monkeypatch.setattr(post, "forked", lambda box, number: [])
-    probe = PROBE.replace('"/dev/shm"', '"/dev/shm", "/none"')
-    found = on_ranks(box, probe, [(torch.ones(1),), (torch.full((1,), 5.0),)])
-    assert [type(one) for one in box.ranks] == [Sandbox, Sandbox]
-    assert [one["the result"]["message"] for one in found] == [5.0, 1.0]
-    assert {one["the result"]["network"] for one in found} == {"Connection refused"}
-    assert {one["the result"]["a name for both"] for one in found} == {"done"}
+)
+def test_how_such_ranks_fail(source, error, finding):
+    box = Open()
+    with pytest.raises(error, match=finding):
+        on_ranks(box, source, [(torch.ones(1),), (torch.ones(1),)])
+    assert box.ranks == []
 
 
 @pytest.mark.parametrize(("run", "status"), [(lambda: None, 0), (lambda: 1 / 0, 1)])

@@ -13,7 +13,10 @@ from helpers.check.grading.grade import How
 from helpers.check.grading.sandbox import Limits, NotStarted
 from helpers.check.grading.table import Grade
 from helpers.check.limit import TooLong
-from tests.check.grading.test_grade_sandboxed import RIGHT, pytestmark, submit  # noqa: F401
+from tests.check.grading.conftest import NEEDS_SANDBOX
+from tests.check.grading.test_grade_sandboxed import RIGHT, submit
+
+pytestmark = NEEDS_SANDBOX
 
 
 def test_options(tmp_path, monkeypatch, capsys):
@@ -52,11 +55,14 @@ def test_without_a_sandbox_it_asks(tmp_path, monkeypatch):
 
 
 def test_the_table(tmp_path, capsys):
+    """Two processes grade; the rows keep the order of the notebooks."""
     submit(tmp_path, "bo", RIGHT)
+    submit(tmp_path, "cy", "x = 3")
     (tmp_path / "bo.py").write_text("")
-    grade.main([str(tmp_path), "--secret", "8"])
+    grade.main([str(tmp_path), "--secret", "8", "--jobs", "2"])
     with (tmp_path / "grades.csv").open(newline="") as file:
-        (row,) = csv.DictReader(file)
+        row, other = csv.DictReader(file)
+    assert (other["submission"], other["passed"]) == ("cy.ipynb", "no")
     seconds = row.pop("seconds")
     assert float(seconds) > 0
     assert len(seconds.split(".")[1]) == 1
@@ -71,7 +77,7 @@ def test_the_table(tmp_path, capsys):
         "bo.ipynb  bubble_share: yes\n",
         "bo.ipynb  1 of 1",
         "not graded: bo.py\n",
-        "1 of 1 passed, in ",
+        "1 of 2 passed, in ",
         "--secret 8",
     ):
         assert words in said

@@ -1,43 +1,56 @@
-"""Submissions that get a collective's result without building it from messages do not pass."""
+"""Submissions that get a collective's result without building it from messages do not pass.
+
+A submission that fails on a rank ends its sandbox. So these catch the very error that they should
+get, and then return a wrong result: all of them need one sandbox.
+"""
 
 import textwrap
 
 import pytest
 
-from helpers.check.grading import grade, sandbox, stand_in
+from helpers.check.grading import grade, stand_in
 from helpers.check.grading.grade import How
 from helpers.check.grading.submissions import Task
+from tests.check.grading.conftest import NEEDS_SANDBOX
 
-pytestmark = pytest.mark.skipif(
-    sandbox.bubblewrap() is None, reason="no sandbox: bubblewrap (bwrap) is missing or forbidden"
-)
+pytestmark = [NEEDS_SANDBOX, pytest.mark.usefixtures("one_sandbox", "shared_ranks", "no_hints")]
 
+OFF = "off by up to"
 RING = "def ring_all_reduce(worker, tensor):"
 SUBMISSIONS = {  # the exercise's function, by what it does instead; words of the finding
     "in the open": (f"""
         import torch.distributed as dist
         {RING}
-            dist.all_reduce(tensor)
-        """, "the collective allreduce"),
+            try:
+                dist.all_reduce(tensor)
+            except RuntimeError as error:
+                assert "the collective allreduce" in str(error)
+        """, OFF),
     "in a thread": (f"""
         import threading, torch.distributed as dist
         {RING}
             thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
             thread.start()
             thread.join()
-        """, "off by up to"),
+        """, OFF),
     "through the backend": (f"""
         import torch.distributed as dist
         {RING}
-            dist.group.WORLD._get_backend(tensor.device).allreduce([tensor]).wait()
-        """, "RuntimeError"),
+            try:
+                dist.group.WORLD._get_backend(tensor.device).allreduce([tensor]).wait()
+            except RuntimeError:
+                tensor.zero_()
+        """, OFF),
     "under disabled modes": (f"""
         import torch, torch.distributed as dist
         from torch.utils._python_dispatch import _disable_current_modes
         {RING}
-            with _disable_current_modes():
-                dist.all_reduce(tensor)
-        """, "the collective allreduce"),
+            try:
+                with _disable_current_modes():
+                    dist.all_reduce(tensor)
+            except RuntimeError as error:
+                assert "the collective allreduce" in str(error)
+        """, OFF),
     "whole tensors to all, under disabled modes": (f"""
         import torch, torch.distributed as dist
         from torch.utils._python_dispatch import _disable_current_modes
@@ -73,25 +86,31 @@ SUBMISSIONS = {  # the exercise's function, by what it does instead; words of th
         {RING}
             frame = sys._getframe()
             while not {{"case", "self"}} <= set(frame.f_locals):
+                if frame.f_back is None:
+                    return
                 frame = frame.f_back
             given, case = frame.f_locals["self"].given, frame.f_locals["case"]
             ranks = (SimpleNamespace(rank=rank) for rank in range(worker.world_size))
             tensor.copy_(sum(given(rank, **case)[0] for rank in ranks))
-        """, "AttributeError"),
+        """, OFF),
     "from what it knows": ("""
         import torch
         def all_to_all(worker, parts):
             own = parts[worker.rank] - 110 * worker.rank
             n, rank = worker.world_size, worker.rank
             return [own + 100 * source + 10 * rank for source in range(n)]
-        """, "off by up to"),
+        """, OFF),
     "in a group made anew": (f"""
         import torch.distributed as dist
         {RING}
-            store = dist.FileStore(f"/tmp/{{worker.world_size}}-{{len(tensor)}}", worker.world_size)
-            group = dist.ProcessGroupGloo(store, worker.rank, worker.world_size)
-            group.allreduce([tensor]).wait()
-        """, "Read-only file system"),
+            try:
+                n = worker.world_size
+                store = dist.FileStore(f"/tmp/{{n}}-{{len(tensor)}}", n)
+                group = dist.ProcessGroupGloo(store, worker.rank, n)
+                group.allreduce([tensor]).wait()
+            except RuntimeError as error:
+                assert "Read-only file system" in str(error)
+        """, OFF),
     "in another process": (f'''
         import subprocess, sys, torch
         SUM = """
@@ -109,9 +128,12 @@ SUBMISSIONS = {  # the exercise's function, by what it does instead; words of th
             import json, textwrap
             about = [len(tensor), worker.world_size, worker.rank, tensor.tolist()]
             line = [sys.executable, "-c", textwrap.dedent(SUM), json.dumps(about)]
-            out = subprocess.run(line, capture_output=True, check=True).stdout
-            tensor.copy_(torch.tensor(json.loads(out), dtype=tensor.dtype))
-        ''', "CalledProcessError"),
+            done = subprocess.run(line, capture_output=True)
+            if done.returncode:
+                assert b"Read-only file system" in done.stderr
+                return
+            tensor.copy_(torch.tensor(json.loads(done.stdout), dtype=tensor.dtype))
+        ''', OFF),
     "unseen by the counter": ("""
         import torch, torch.distributed as dist
         from helpers.check.watch import Call, Watch
@@ -128,21 +150,21 @@ SUBMISSIONS = {  # the exercise's function, by what it does instead; words of th
                     states += [h[None]] if rank == worker.rank else []
             return torch.cat(states)
         """, "the collective"),
+    "by leaving": (f"""
+        import os
+        {RING}
+            os._exit(0)
+        """, "on one rank, your function has ended the process"),
 }  # fmt: skip
 
 
-def graded(source: str):
+@pytest.mark.parametrize("what", SUBMISSIONS)
+def test_messages_that_were_not_sent_do_not_count(what, monkeypatch):
+    monkeypatch.setattr(stand_in, "PATIENCE", 1.0)
+    source, finding = SUBMISSIONS[what]
     source = textwrap.dedent(source)
     name = source.rsplit("\ndef ", 1)[1].partition("(")[0]
     task = Task(submission="a", exercise=name, sources=[source])
-    return grade.graded(task, How(secret=5))
-
-
-@pytest.mark.usefixtures("one_sandbox")
-@pytest.mark.parametrize("what", SUBMISSIONS)
-def test_messages_that_were_not_sent_do_not_count(what, monkeypatch):
-    source, finding = SUBMISSIONS[what]
-    monkeypatch.setattr(stand_in, "PATIENCE", 1.0)
-    row = graded(source)
+    row = grade.graded(task, How(secret=5))
     assert row.passed == "no"
     assert finding in row.finding, row.finding
