@@ -3,7 +3,6 @@
 K nodes and L ranks of a node: "2 × 2". Every case of a number of ranks shares these ranks.
 """
 
-import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -64,13 +63,9 @@ def freezing(*patterns):
 
 
 EXACT = {
-    "1 × 1": exact(1, 1),
     "1 × 2": exact(1, 2, micro_batches=2),
-    "2 × 1": exact(2, 1, GPT2, micro_batches=2, loads=recipe()),
-    "1 × 3": exact(1, 3, GPT2, sequences=7, micro_batches=3),
     "3 × 1, no data": exact(3, 1, sequences=2),
-    "2 × 2": exact(2, 2, GPT2, micro_batches=2, sequences=7),
-    "2 × 2, one shard": exact(2, 2, GPT2, secondary=False, loads=recipe(**HPZ)),
+    "2 × 2, one shard": exact(2, 2, GPT2, secondary=False, sequences=7, loads=recipe(**HPZ)),
     "2 × 2, tied": exact(2, 2, replace(GPT2, tied=True, recompute="full"), micro_batches=2),
     "2 × 2, kept, gloo": exact(2, 2, inside=GroupTransport, reshard_after_forward=False,
                                micro_batches=2, optimizer=OptimizerConfig(clip=None),
@@ -100,13 +95,12 @@ def numbers_of(rank, ranks, size):
     return torch.randn(ranks, size, generator=made).exp() * (1 + rank)
 
 
-MOVED = list(
-    itertools.product(
-        [(None, None), (INT8, (INT4, INT4)), (INT8, MIXED)],
-        [1, 37, 64],
-        [torch.float32, torch.float64],
-    )
-)
+MOVED = [
+    ((None, None), 37, torch.float32),
+    ((INT8, (INT4, INT4)), 1, torch.float32),
+    ((INT8, (INT4, INT4)), 64, torch.float64),
+    ((INT8, MIXED), 37, torch.float32),
+]
 
 
 def moved(worker, k, l):  # noqa: E741
@@ -262,7 +256,7 @@ LOSSY = {
 
 @pytest.mark.parametrize(("l", "ways", "said", "bound"), LOSSY.values(), ids=LOSSY)
 def test_it_says_its_loss_and_stays_within_the_bound(l, ways, said, bound):  # noqa: E741
-    given = {"config": UNTIED, "steps": 4, "dtype": torch.float32, "optimizer": SMOOTH}
+    given = {"config": UNTIED, "steps": 3, "dtype": torch.float32, "optimizer": SMOOTH}
     comparison = compare(recipe(**ways), layout=nodes(2, l), device="cpu", **given)
     assert comparison, comparison
     assert (comparison.lossy, comparison.bound) == (said, bound)
