@@ -9,7 +9,9 @@ import nbformat
 import pytest
 
 from helpers import check
+from tests.check.conftest import kept, shared_ranks  # noqa: F401  fixtures
 
+pytestmark = pytest.mark.usefixtures("shared_ranks")
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
