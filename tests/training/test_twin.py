@@ -37,13 +37,13 @@ def test_an_odd_case_is_exact():
 
 
 def test_float32_within_its_tolerance():
-    comparison = twin(workers=2, steps=20, dtype=torch.float32)
+    comparison = twin(workers=2, steps=6, dtype=torch.float32)
     assert comparison, comparison
     assert comparison.worst("loss") > 0  # the computation is not in float64
 
 
 def test_bf16_messages_say_that_they_are_lossy():
-    comparison = twin(workers=2, steps=20, message_dtype=torch.bfloat16)
+    comparison = twin(workers=2, steps=6, message_dtype=torch.bfloat16)
     assert "bfloat16" in comparison.lossy
     assert 1e-9 < comparison.worst("gradient") < 1e-2
     assert comparison, comparison
@@ -203,7 +203,7 @@ def test_a_lossy_strategy_without_a_bound_is_refused():
 
 
 def test_a_dtype_without_a_tolerance_goes_by_a_relative_bound():
-    comparison = twin(workers=2, steps=8, dtype=torch.bfloat16, locate=True)
+    comparison = twin(workers=2, dtype=torch.bfloat16, locate=True)
     assert comparison, comparison
     assert comparison.tolerance is None
     assert comparison.location is None  # nothing departs
