@@ -112,11 +112,10 @@ def test_while_it_warms_up_it_is_exact():
 
 
 @pytest.mark.usefixtures("kept_ranks")
-@pytest.mark.parametrize("seed", range(2))
-def test_it_says_so_and_stays_within_its_bound(seed):
+def test_it_says_so_and_stays_within_its_bound():
     recipe = Recipe(owner=delayed(Zero1), precision=OnHost())
     rule = OptimizerConfig(eps=1e-4)  # see helpers.parallel.precision.BOUNDS
-    comparison = compare(recipe, device="cpu", optimizer=rule, seed=seed)
+    comparison = compare(recipe, device="cpu", optimizer=rule, steps=12)
     assert comparison, comparison
     assert (comparison.lossy, comparison.bound) == (LATE, BOUND)
     assert 0.02 < comparison.worst("relative") < BOUND
@@ -207,7 +206,7 @@ def test_a_slow_update_is_waited_for():
     one, slow = (Recipe(owner=delayed(), precision=OnHost())(ODD, 3, **GIVEN) for _ in range(2))
     for k in range(4):
         one.step(batch(k))
-        slow.owner.thread.submit(time.sleep, 1.0)  # the update of this step is behind it
+        slow.owner.thread.submit(time.sleep, 0.3)  # the update of this step is behind it
         slow.step(batch(k))
     for name, value in one.parameters.items():
         assert torch.equal(value, slow.parameters[name]), name
