@@ -1,7 +1,8 @@
 """Every exercise of the course: the solution passes, and each mistake is told from every other.
 
-A mistake is a row of the exercise's own table. The check gets it as a student's answer, and has to
-find it with the usual inputs. With drawn ones, a third of the rows is tried.
+A mistake is a row of the exercise's own table. The check gets the first as a student's answer, the
+others as what they leave behind. It has to find each with the usual inputs, and name it. With drawn
+inputs, a third of the rows has to be found.
 """
 
 import importlib
@@ -20,8 +21,8 @@ from helpers.check.exercise import Exercise
 from helpers.check.grading.submissions import NOT_GRADED
 from helpers.check.ranks import OnRanks
 
-pytestmark = pytest.mark.usefixtures("shared_ranks")
-SECRETS = (None, 20_261)  # of the inputs: the student's own, and drawn ones
+pytestmark = pytest.mark.usefixtures("shared_ranks", "as_predicted")
+SECRET = 20_261  # of the drawn inputs
 
 
 @cache
@@ -56,50 +57,49 @@ def solution(name):
     return getattr(importlib.import_module(f"notebooks.solutions.{week}"), name)
 
 
-@pytest.mark.parametrize("name", DATA)
-def test_the_solution_passes_with_drawn_inputs(name):
-    """With its own inputs, tests/notebooks/test_exercises.py tries it, and the stub."""
-    with hidden.drawn_from(SECRETS[1]):
-        verdict = exercise(name)(solution(name))
-    assert verdict, verdict
-    assert verdict.exercise == name
-
-
 # A model of one size is trained, numbers at the edges of fp16 are what they are, and a contest is
 # about one model on one cluster.
 ALWAYS_THE_SAME = {"choose_wrapping", "scaled_step", "better_plan"}
 
 
-@pytest.mark.parametrize("name", [name for name in DATA if name not in ALWAYS_THE_SAME])
-def test_grading_asks_for_other_inputs(name):
-    """Else answers that are learnt by heart would pass."""
+@pytest.mark.parametrize("name", DATA)
+def test_the_solution_passes_with_drawn_inputs(name):
+    """With its own inputs, tests/notebooks/test_exercises.py tries it, and the stub.
+
+    The two inputs differ: else answers that are learnt by heart would pass.
+    """
     data, asked = exercise(name), []
-    for secret in SECRETS:
+    with hidden.drawn_from(SECRET):
+        verdict = data(solution(name))
+    assert verdict, verdict
+    assert verdict.exercise == name
+    for secret in (SECRET, None):
         with hidden.drawn_from(secret):
             expected = [data.expected(case) for case in data.asked()]
             asked.append(repr(([case.arguments for case in data.asked()], expected)))
-    assert asked[0] != asked[1]
+    assert asked[0] != asked[1] or name in ALWAYS_THE_SAME
 
 
 @pytest.mark.parametrize("name", [name for name in DATA if exercise(name).mistakes()])
-def test_a_wrong_function_gets_the_hint_of_its_mistake(name):
-    data = exercise(name)
-    mistake, hint = data.mistakes()[0]
-    finds(data(mistake), hint)
-
-
-@pytest.mark.parametrize("secret", SECRETS)
-@pytest.mark.parametrize("name", DATA)
-def test_each_mistake_gets_its_own_hint(name, secret):
+def test_each_mistake_gets_its_own_hint(name):
     """From the traces that the check has of them; those on ranks run in one launch."""
     data = exercise(name)
-    if secret:
-        whole, data = data, replace(data, slips=data.slips[::3], kept=dict(data.kept))
-        object.__setattr__(data, "asked", whole.asked)
-    with hidden.drawn_from(secret):
-        for traces, hint in data.wrongs(data.asked())[: len(data.mistakes())]:
-            rest = iter(traces)
-            finds(data.judged(lambda _, rest=rest: next(rest)), hint)
+    mistakes = data.mistakes()
+    finds(data(mistakes[0][0]), mistakes[0][1])
+    for traces, hint in data.wrongs(data.asked())[1 : len(mistakes)]:
+        rest = iter(traces)
+        finds(data.judged(lambda _, rest=rest: next(rest)), hint)
+
+
+@pytest.mark.parametrize("name", [name for name in DATA if exercise(name).mistakes()])
+def test_mistakes_are_found_with_drawn_inputs(name):
+    data = exercise(name)
+    third = replace(data, slips=data.slips[::3], kept=dict(data.kept))
+    object.__setattr__(third, "fixed", lambda cases: ())
+    with hidden.drawn_from(SECRET):
+        cases = data.asked()
+        for traces, hint in third.wrongs(cases):
+            assert any(map(third.problem, traces, cases)), hint
 
 
 def finds(verdict, hint):
