@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -43,20 +44,24 @@ def batch_of(k: int):
     return replace(random_batch(k, 8, 8, 33, ignored=0.1), step=k)
 
 
+# bf16 is fp16 without a scale: each layout's bookkeeping shows in fp16 and in fp64
 PRECISIONS = {
     "fp64": (Mixed(torch.float64, scale=TWO), torch.float64),
     "bf16": (Mixed(torch.bfloat16), torch.float32),
     "fp16": (Mixed(torch.float16, scale=HIGH), torch.float32),
 }
+RUNS = {(layout, name) for layout in LAYOUTS for name in ("fp64", "fp16")} | {("3", "bf16")}
 
 
 def trained(worker) -> dict:
-    """Train each layout in each precision: its skipped steps, scales, and last state."""
+    """Train each layout in some precisions: its skipped steps, scales, and last state."""
     torch.set_num_threads(1)
     found = {}
     for layout, recipe in LAYOUTS.items():
         mesh = make_mesh(recipe.layout)
         for name, (precision, dtype) in PRECISIONS.items():
+            if (layout, name) not in RUNS:
+                continue
             seams = {"dtype": dtype, "optimizer": RULE, "micro_batches": 2}
             trainer = replace(recipe, precision=precision)(CONFIG, 0, mesh, **seams)
             skipped, scales = [], []
@@ -75,13 +80,14 @@ def runs():
     return launch(trained, 4, device="cpu")
 
 
-def alone(dtype, steps) -> Single:
-    """One process, trained on these steps."""
+@cache
+def alone(dtype, steps) -> dict:
+    """The parameters of one process, trained on these steps."""
     torch.set_num_threads(1)
     twin = Single(CONFIG, 0, dtype=dtype, optimizer=RULE)
     for k in steps:
         twin.step(batch_of(k))
-    return twin
+    return twin.full_state()["model"]
 
 
 def length(state: dict) -> float:
@@ -94,14 +100,14 @@ def minus(a: dict, b: dict) -> dict:
 
 def test_in_fp64_every_strategy_is_exact_with_a_changing_scale(runs):
     """Nothing is rounded, so any difference would be an error in scaling or in bookkeeping."""
-    plain = alone(torch.float64, range(STEPS)).full_state()
+    plain = alone(torch.float64, tuple(range(STEPS)))
     scales = [2.0**k for k in (12, 13, 13, 14, 14, 15, 15, 16)]
     for run in runs:
         for layout in LAYOUTS:
             found = run[layout, "fp64"]
             assert found["scales"] == scales, layout
             assert found["state"]["precision"] == {"scale": 2.0**16, "good_steps": 0}
-            for key, value in plain["model"].items():
+            for key, value in plain.items():
                 torch.testing.assert_close(found["state"]["model"][key], value, rtol=0, atol=1e-12)
     assert TWO.scale == 2.0**12  # each Trainer has its own copy
 
@@ -116,16 +122,15 @@ def test_every_rank_skips_the_same_steps(runs, layout):
     assert skipped[0]
     assert not skipped[-1]
     assert scales[-1] == 2.0 ** (22 - sum(skipped))
-    assert not any(runs[0][layout, "bf16"]["skipped"])
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "name"), sorted(RUNS - {(one, "fp64") for one in LAYOUTS}))
 def test_in_16_bits_every_strategy_stays_within_its_bound(runs, layout, name):
     """The distance from one process in fp32, over that process's movement."""
     found, bound = [run[layout, name] for run in runs], PRECISIONS[name][0].bound
-    done = [k for k, skip in enumerate(found[0]["skipped"]) if not skip]
-    start, twin = (alone(torch.float32, steps).full_state()["model"] for steps in ([], done))
+    done = tuple(k for k, skip in enumerate(found[0]["skipped"]) if not skip)
+    assert len(done) == STEPS or name == "fp16"
+    start, twin = (alone(torch.float32, steps) for steps in ((), done))
     for run in found:
         distance = length(minus(run["state"]["model"], twin)) / length(minus(twin, start))
         assert 1e-4 < distance < bound <= 0.1
@@ -243,7 +248,7 @@ def test_training_in_few_bits_follows_fp32(precision):
     assert ours < first - 1
     assert ours == pytest.approx(theirs, abs=0.1)
     low = Recipe(precision=precision)(CONFIG, 0, optimizer=RULE)
-    start, twin = (alone(torch.float32, steps).full_state()["model"] for steps in ([], range(8)))
+    start, twin = (alone(torch.float32, steps) for steps in ((), tuple(range(8))))
     for k in range(8):
         low.step(batch_of(k))
     distance = length(minus(low.full_state()["model"], twin)) / length(minus(twin, start))
