@@ -5,6 +5,7 @@ Tolerance: 1e-12 absolute in float64; the sums over rows are added in another or
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,12 +18,17 @@ BIN = Path(sys.executable).parent
 MPIEXEC = shutil.which("mpiexec", path=str(BIN)) or shutil.which("mpiexec")
 
 
+def lines(printed: str) -> list:
+    """The lines of JSON in it."""
+    return [json.loads(line) for line in printed.splitlines() if line.startswith(("{", "["))]
+
+
 def run(*command: str) -> list:
     """The lines of JSON that a program prints."""
     environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environ)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))]
+    return lines(done.stdout)
 
 
 def curve(rows: list[dict], ranks: int) -> list[float]:
@@ -50,9 +56,10 @@ def test_mpi_learns_the_same_on_any_number_of_ranks(by_mpi):
     assert one[-1] < 0.8 * one[0]  # and it does learn
 
 
-def test_accelerate_and_mpi_and_launch_learn_the_same(by_mpi):
+def test_accelerate_and_mpi_and_launch_learn_the_same(by_mpi, capsys):
     script = str(NOTEBOOKS / "accelerate" / "train_gpt.py")
-    by_launch = curve(run(sys.executable, script), 2)
+    runpy.run_path(script, run_name="__main__")
+    by_launch = curve(lines(capsys.readouterr().out), 2)
     assert by_launch == pytest.approx(by_mpi[1], abs=1e-12)
     by_accelerate = run(str(BIN / "accelerate"), "launch", "--cpu", script)
     assert curve(by_accelerate, 2) == pytest.approx(by_launch, abs=1e-12)
