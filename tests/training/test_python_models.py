@@ -36,14 +36,14 @@ def test_the_command_trains_and_writes(tmp_path, monkeypatch, capsys):
 
 
 def test_most_completed_signatures_parse():
-    """Of 100 with fixed seeds, 87 and 48 did, measured with the temperature 0.8."""
-    for name, least in (("python-300k", 70), ("python-draft", 30)):
+    """Of 40 with fixed seeds, 37 and 16 did, measured with the temperature 0.8."""
+    for name, least in (("python-300k", 28), ("python-draft", 12)):
         model, prompt = trained.load(name), b"\n    def "
         options = {"sampling": Sampling(temperature=0.8, top_p=0.95), "stop": b"\n\0"}
-        found = generate(model, [prompt] * 100, 80, **options)
+        found = generate(model, [prompt] * 40, 80, **options)
         lines = [(prompt + bytes(one.tokens)).decode(errors="replace").strip() for one in found]
         assert sum(map(is_signature, lines)) >= least
-        assert len(set(lines)) > 80
+        assert len(set(lines)) > 32
 
 
 def is_signature(line: str) -> bool:

@@ -33,6 +33,7 @@ from helpers.training.twin import compare
 from tests.parallel import beside
 from tests.parallel.beside import GPT2, ODD, apart, flat, frozen, largest, mesh_of, spoil, tokens
 from tests.parallel.experts import ExpertConfig, expert_parallel
+from tests.parallel.threads import one_thread
 
 TOLERANCE = 1e-12  # absolute, in float64
 STEPS, LOAD = 8, 5  # the load is in the middle of rounds
@@ -404,7 +405,9 @@ BY_RANKS = dict(sorted(CASES.items(), key=lambda case: STARTED.index(case[1].ran
 
 @pytest.mark.parametrize("case", BY_RANKS.values(), ids=BY_RANKS)
 def test_it_equals_the_papers_loop(ranks, case, tmp_path):
-    given = {"case": case, "twin": plain_loop(case), "folder": str(tmp_path / "saved")}
+    with one_thread():
+        twin = plain_loop(case)
+    given = {"case": case, "twin": twin, "folder": str(tmp_path / "saved")}
     for rank, found in enumerate(ranks(case.ranks).run(far, **given)):
         assert all(value <= TOLERANCE for value in found.values()), (rank, found)
 
