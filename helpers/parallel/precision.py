@@ -162,7 +162,7 @@ class Mixed(Plain):
 
 @dataclass(frozen=True)
 class EmulatedFp8(Mixed):
-    """Round the inputs of the blocks' matrix products to 8 bits: emulated, so it saves no time.
+    """Round the inputs of the blocks' linear layers to 8 bits: emulated, so it saves no time.
 
     All else is as in `Mixed`. Each rank has its own history of largest magnitudes, so the ranks'
     scales may differ.
