@@ -74,6 +74,20 @@ def judge_reads_data(one: Result, other: Result):
         )
 
 
+def judge_learns(one: Result):
+    """The last losses are all below the first ones; one of them may be high, as batches differ."""
+    losses = [one.losses[step] for step in sorted(one.losses)]
+    third = len(losses) // 3
+    first, last = min(losses[:third]), max(losses[-third:])
+    if last >= first:
+        raise NotRight(
+            f"the losses do not fall: {first:.4f} in the first {third} steps, {last:.4f} in the "
+            f"last {third}",
+            "Does each step update the parameters, by the gradients of its own batch alone? Is the "
+            "learning rate large enough?",
+        )
+
+
 def judge_curve(found: Result, twin: Result, ranks: int):
     """The losses on ranks are the losses on one rank."""
     step = first_apart(found, twin)

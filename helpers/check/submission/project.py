@@ -79,6 +79,7 @@ def judge_all(where: Where):
     one = where("one process", 1, 0)
     judge.judge_end(one, range(STEPS))
     judge.judge_bytes(one, one, 0, 1)
+    judge.judge_learns(one)
     other = where("another text", 1, 0, steps=FEW, data=where.other)
     judge.judge_end(other, range(FEW))
     judge.judge_reads_data(one, other)

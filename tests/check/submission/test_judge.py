@@ -52,6 +52,13 @@ def test_a_file_has_one_writer(tmp_path):
         judge.judge_end(printed(tmp_path, *lines, notes=["a", "a"]), range(2))
 
 
+def test_the_losses_fall():
+    judge.judge_learns(Result(losses=dict(enumerate([5.1, 5.2, 5.0, 5.1, 4.9, 4.8]))))
+    for losses in ([5.0] * 6, [5.0, 5.1, 4.0, 4.0, 4.9, 5.0], [4.0, 4.1, 4.2, 4.3, 5.0, 5.1]):
+        with pytest.raises(NotRight, match=r"first 2 steps, .* in the last 2"):
+            judge.judge_learns(Result(losses=dict(enumerate(losses))))
+
+
 def test_another_text_gives_another_curve():
     judge.judge_reads_data(TWIN, Result(losses={0: 5.0, 1: 4.5}))
     with pytest.raises(NotRight, match="exactly the same losses"):

@@ -60,6 +60,9 @@ def test_what_is_wrong_in_one_process_is_told_first(tmp_path):
         project.judge_all(Runs(tmp_path, wrong))
     with pytest.raises(NotRight, match="the steps 0 to 10, not 0 to 11"):
         project.judge_all(Runs(tmp_path, Result(losses=losses(11))))
+    constant = Result(losses=dict.fromkeys(range(12), 5.0), held=held(0, 1))
+    with pytest.raises(NotRight, match="the losses do not fall"):
+        project.judge_all(Runs(tmp_path, constant))
     where = Runs(tmp_path, ONE, Result(losses=losses(2)))
     where.other = None
     with pytest.raises(NotRight, match="the steps 0 to 1, not 0 to 2"):
