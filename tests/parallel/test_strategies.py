@@ -256,7 +256,7 @@ CASES = {
     "another axis, a batch without targets": owned(Replicated, layout={"dp": 2, "tp": 2},
                                                    batches=once_without_targets),
     # who holds: ZeRO
-    "2, flying": owned(partial(Zero2, in_flight=1), GPT2, micro_batches=2),
+    "2, flying": owned(partial(Zero2, in_flight=9), GPT2, micro_batches=2),  # until the next one
     "3, by hand": owned(Zero3, engine=ByHand, micro_batches=2),
     # the sequences: a rank without data, or uneven parts
     **{f"{s}, odd sizes": owned(STAGES[s], PADDED, {"dp": 3}, micro_batches=2, sequences=n,
