@@ -49,13 +49,14 @@ class Crew:
         epoch: of the present group, from 0.
         members: names, in the order of ranks.
         away: an epoch has begun without this rank: its memory may be of another history.
+        joined: the last epoch ended because a rank came in.
     """
 
     def __init__(self, store: dist.Store, name: int, first: int, silence: float = 5.0):
         self.store, self.name, self.first, self.silence = store, name, first, silence
         self.connections = [store, store.clone(), store.clone()]
         self.epoch, self.members, self.watch = -1, [], None
-        self.away = False
+        self.away = self.joined = False
 
     def form(self) -> bool:
         """Form the group of the next epoch. Every rank calls it, first and after each `failed`.
@@ -122,7 +123,7 @@ class Crew:
         if self.watch is not None:
             headline = f"{type(error).__name__}: {error}".splitlines()[0]
             self.end(self.epoch, {"rank": None, "headline": headline})
-            self.watch.wait()
+            self.joined = "new" in self.watch.wait()
             self.leave()
 
     def finish(self):

@@ -99,10 +99,11 @@ def survive(
             strategy.close()
         except (RuntimeError, CheckpointException) as error:
             began, reached = began or time.monotonic(), max(reached, done)
+            crew.failed(error)
             if stuck == (done, crew.members):
                 raise
-            stuck = (done, crew.members)
-            crew.failed(error)
+            # A slow rank may come in again and again, before it is in the group.
+            stuck = None if crew.joined else (done, crew.members)
 
 
 def back(strategy: Strategy, memory: InMemory, folder) -> tuple[str, int]:

@@ -31,6 +31,7 @@ BENCHMARKS = (
     "offload",
     "slow_links",
     "saving",
+    "survivors",
     "decoding",
     "serving",
     "scan",

@@ -59,10 +59,11 @@ def test_a_rank_that_comes_too_late_goes():
 
 
 def comes(worker, rows):
-    """Rank 0 was in epoch 0. For each row: epochs that began meanwhile, and lists without it."""
+    """Rank 0 was in epoch 0. For each row: epochs that began meanwhile, lists without it, a rank
+    that comes in."""
     dist.destroy_process_group()
     found = []
-    for missed, unsigned in rows:
+    for missed, unsigned, new in rows:
         store = stored([([0, 7], {"rank": 1})] + [([7], {"rank": 0})] * missed)
         store.append(GONE, "7,")
         crew = Crew(store, 0, first=2, silence=LONG)
@@ -78,18 +79,20 @@ def comes(worker, rows):
         assert crew.form()
         found.append((crew.epoch, crew.members, crew.away))
         if unsigned:  # another rank is lost while this one is done already
-            crew.end(crew.epoch, {"rank": None, "headline": "a lost rank"})
+            crew.end(crew.epoch, {"rank": None, "headline": "a lost rank", **new})
             with pytest.raises(Lost, match="a lost rank"):
                 crew.finish()
             crew.failed(Lost())
+            assert crew.joined == bool(new)
         else:
             crew.finish()
     return found
 
 
 def test_a_rank_knows_that_an_epoch_began_without_it():
-    [found] = launch(comes, 1, device="cpu", rows=[(0, 0), (2, 0), (0, 1)])
-    assert found == [(1, [0], False), (3, [0], True), (2, [0], True)]
+    rows = [(0, 0, {}), (2, 0, {}), (0, 1, {}), (0, 1, {"new": 9})]
+    [found] = launch(comes, 1, device="cpu", rows=rows)
+    assert found == [(1, [0], False), (3, [0], True), (2, [0], True), (2, [0], True)]
 
 
 def watches(worker):

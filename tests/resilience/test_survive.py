@@ -245,8 +245,8 @@ def test_a_rank_dies_while_the_others_go_on_without_another(curve):
 class Scripted:
     """A crew of one rank, whose epochs have these names, failures and absences."""
 
-    def __init__(self, names, away):
-        self.names, self.absent, self.epoch = names, away, -1
+    def __init__(self, names, away, joined):
+        self.names, self.absent, self.joined, self.epoch = names, away, joined, -1
 
     def form(self):
         self.epoch += 1
@@ -269,10 +269,11 @@ def alone(ranks):
 def follows(worker, scripts, folder):
     torch.set_num_threads(1)
     found = []
-    for names, fails, away, *saves in scripts:
+    for names, fails, away, *more in scripts:
+        saves = DISK in more
         every = 3 if saves else 2
         how = {"folder": Path(folder, str(len(found))), "save_every": 2} if saves else {}
-        crew = Scripted(names, away)
+        crew = Scripted(names, away, COMES_IN in more)
 
         def batch(k, crew=crew, fails=fails):
             if fails.get(crew.epoch) == k:
@@ -290,6 +291,7 @@ def follows(worker, scripts, folder):
     return found
 
 
+COMES_IN = "a rank comes in"
 SAME, OTHERS = ([0], [0], [0]), ([0], [1], [2])
 START, AT_0, AT_2 = (("start", 0, True), ("memory", 0, True), ("memory", 2, True))
 
@@ -303,6 +305,7 @@ def test_what_one_rank_does_after_each_failure(tmp_path):
         ((SAME, {0: 3, 1: 2}, ()), ([START, AT_2], 1, 5)),  # it fails while it goes back: lost once
         ((OTHERS, {0: 3, 1: 3}, ()), ([START, AT_2, AT_2], 2, 6)),
         ((SAME, {0: 3, 1: 3}, ()), "a broken connection"),
+        ((SAME, {0: 3, 1: 3}, (), COMES_IN), ([START, AT_2, AT_2], 2, 6)),  # it tries again
         ((SAME, {0: 2}, (), DISK), ([START, AT_0], 2, 6)),  # it saves step 2 again
         ((SAME, {0: 3}, (1,), DISK), ([START, (DISK, 2, True)], 1, 5)),
     ]
