@@ -23,6 +23,7 @@ from helpers.state.facts import exchange
 from helpers.state.seal import BrokenCheckpoint
 
 MEMORY, DISK, START = "memory", "disk", "start"
+TRIES = 3  # of a step, on the same ranks
 
 
 @dataclass(kw_only=True)
@@ -66,9 +67,9 @@ def survive(
         folder, save_every: of the commits on a disk that all ranks see; None: no such commits.
 
     Raises:
-        RuntimeError: the same step has failed twice on the same ranks: it is no lost rank.
+        RuntimeError: the same step has failed three times on the same ranks: it is no lost rank.
     """
-    found, memory, done, stuck = Survived(), InMemory(), 0, None
+    found, memory, done, failure, times = Survived(), InMemory(), 0, None, 0
     began, reached = time.monotonic(), 0  # when it failed, and at which step; until it trains again
     while True:
         try:
@@ -100,10 +101,12 @@ def survive(
         except (RuntimeError, CheckpointException) as error:
             began, reached = began or time.monotonic(), max(reached, done)
             crew.failed(error)
-            if stuck == (done, crew.members):
+            # A slow rank may come in again and again, before it is in the group. Twice may be
+            # chance: a rank is lost at the step where a connection has broken before.
+            before, failure = failure, (done, crew.members)
+            times = times + 1 if failure == before and not crew.joined else 1
+            if times == TRIES:
                 raise
-            # A slow rank may come in again and again, before it is in the group.
-            stuck = None if crew.joined else (done, crew.members)
 
 
 def back(strategy: Strategy, memory: InMemory, folder) -> tuple[str, int]:

@@ -304,8 +304,9 @@ def test_what_one_rank_does_after_each_failure(tmp_path):
         ((SAME, {0: 1}, ()), ([START, AT_0], 1, 5)),  # a commit comes before the first step
         ((SAME, {0: 3, 1: 2}, ()), ([START, AT_2], 1, 5)),  # it fails while it goes back: lost once
         ((OTHERS, {0: 3, 1: 3}, ()), ([START, AT_2, AT_2], 2, 6)),
-        ((SAME, {0: 3, 1: 3}, ()), "a broken connection"),
-        ((SAME, {0: 3, 1: 3}, (), COMES_IN), ([START, AT_2, AT_2], 2, 6)),  # it tries again
+        ((SAME, {0: 3, 1: 3}, ()), ([START, AT_2, AT_2], 2, 6)),
+        ((SAME, {0: 3, 1: 3, 2: 3}, ()), "a broken connection"),
+        ((SAME, {0: 3, 1: 3, 2: 3}, (), COMES_IN), ([START, AT_2, AT_2, AT_2], 3, 7)),
         ((SAME, {0: 2}, (), DISK), ([START, AT_0], 2, 6)),  # it saves step 2 again
         ((SAME, {0: 3}, (1,), DISK), ([START, (DISK, 2, True)], 1, 5)),
     ]
