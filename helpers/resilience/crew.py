@@ -120,6 +120,7 @@ class Crew:
 
     def failed(self, error: BaseException):
         """Leave the present group: `error` says that it is broken. Then call `form`."""
+        self.joined = False
         if self.watch is not None:
             headline = f"{type(error).__name__}: {error}".splitlines()[0]
             self.end(self.epoch, {"rank": None, "headline": headline})

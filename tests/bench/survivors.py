@@ -54,15 +54,14 @@ def theirs(store: dist.Store, name: int, began):
     from torchft import Manager, ProcessGroupGloo
 
     torch.set_num_threads(1)
-    one = Single(TINY, 0, dtype=torch.float64)
-    model, optimizer = one.model, one.optimizer
+    single = Single(TINY, 0, dtype=torch.float64)
+    model, optimizer = single.model, single.optimizer
     own = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
         state_dict=lambda: [model.state_dict(), optimizer.state_dict()],
         load_state_dict=lambda state: [
-            part.load_state_dict(saved)
-            for part, saved in zip((model, optimizer), state, strict=True)
+            one.load_state_dict(saved) for one, saved in zip((model, optimizer), state, strict=True)
         ],
         min_replica_size=RANKS - 1,
         use_async_quorum=False,  # its ranks divide the batch

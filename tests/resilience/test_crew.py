@@ -84,6 +84,8 @@ def comes(worker, rows):
                 crew.finish()
             crew.failed(Lost())
             assert crew.joined == bool(new)
+            crew.failed(Lost())  # no group has begun since
+            assert not crew.joined
         else:
             crew.finish()
     return found
