@@ -5,7 +5,6 @@ B sequences of T tokens each, or B pictures of H × W pixels.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import ClassVar, Self
 
 import torch
@@ -190,19 +189,6 @@ def random_batch(
     if ignored:
         targets[torch.rand(targets.shape, generator=generator) < ignored] = IGNORED
     return Batch(tokens=stream[:, :-1].clone(), targets=targets)
-
-
-def by_documents(batch: Batch, separator: int) -> Batch:
-    """Keep the documents of packed sequences apart: each ends with the separator, or is cut off.
-
-    The target of a document's last token would be of another document: it is IGNORED.
-    """
-    ends = batch.tokens == separator
-    last = ends.clone()
-    last[:, -1] = True
-    places = [[0, *(row.nonzero().flatten() + 1).tolist()] for row in last]
-    documents = [[end - start for start, end in pairwise(row)] for row in places]
-    return replace(batch, targets=batch.targets.masked_fill(ends, IGNORED), documents=documents)
 
 
 def copying_batch(seed: int, sequences: int, length: int, vocab: int = 256) -> Batch:

@@ -9,7 +9,6 @@ from helpers.data.batch import (
     IGNORED,
     Batch,
     Pictures,
-    by_documents,
     copying_batch,
     part,
     random_batch,
@@ -63,14 +62,6 @@ def test_documents_go_with_their_sequences():
 def test_documents_that_do_not_fill_the_sequences_are_refused(documents):
     with pytest.raises(ValueError, match="do not fill 2 sequences of 3 tokens"):
         replace(random_batch(0, 2, 3), documents=documents)
-
-
-def test_a_separator_ends_a_document():
-    tokens = torch.tensor([[5, 0, 1, 2, 0, 3], [0, 4, 4, 4, 4, 0], [1, 2, 3, 4, 5, 6]])
-    found = by_documents(Batch(tokens=tokens, targets=tokens + 1), separator=0)
-    assert found.documents == ((2, 3, 1), (1, 5), (6,))
-    expected = torch.where(tokens == 0, IGNORED, tokens + 1)
-    assert torch.equal(found.targets, expected)
 
 
 @pytest.mark.parametrize("shapes", [((2, 3), (2, 4)), ((3,), (3,)), ((2, 3, 1), (2, 3, 1))])
