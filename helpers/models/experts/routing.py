@@ -86,7 +86,7 @@ def balance_loss(
     chosen: torch.Tensor,
     total: Callable[[torch.Tensor], torch.Tensor] = lambda counts: counts,
 ) -> torch.Tensor:
-    """Compute Σ T Σ_i f_i P_i over sequences: T if every expert gets the same, more if not.
+    """Compute Σ T Σ_i f_i P_i over sequences: T if every expert gets the same.
 
     f_i is E/(k T) times the number of tokens that chose expert i; P_i is the mean over tokens of
     its share of the scores (DeepSeek-V3, equations 17 to 20). The loss of one sequence is weighted
