@@ -13,6 +13,8 @@ pipeline/  a transform that cuts the model into stages, and the engine that runs
 engines/   order forward and backward; gradient accumulation
 owners/    hold parameters, gradients and optimizer state; ddp/ replicates them, zero/ shards them
 units      pieces of a model that an owner gathers, frees, loads or stores together
+muon/      Muon's owner: each rank orthogonalises the updates of some matrices
+balance    the bias that balances experts without a loss
 precision  the format in which a model computes, and that of its updates: bf16, fp16, fp8
 offload/   the optimizer's state in host memory or on disk; updates beside the computation
 optimizer  the update rule, clipping
