@@ -17,6 +17,7 @@ from helpers.runtime.failure import (
     blame_hang,
     culprit,
 )
+from helpers.runtime.mistakes import DIFFER
 from helpers.runtime.report import LONGEST, describe, shortened
 
 CONSEQUENCES = [
@@ -153,6 +154,29 @@ def test_a_death_comes_with_its_last_stack_and_is_nobody_s_equal():
     )
     assert error.others == {0: "failing too: raised ValueError: no"}
     assert error.note == "its own advice"
+
+
+TRACE = """Traceback (most recent call last):
+  File "/x/cell.py", line 5, in f
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 9, in send
+ValueError: no
+"""
+
+
+def test_the_sentence_about_a_wrong_call_is_the_culprit_s():
+    """A neighbour's complaint has come first."""
+    told = {"traceback": TRACE, "kind": "ValueError"}
+    complaint = Failure(rank=0, when=1, message="Connection closed by peer", **told)
+    cause = Failure(rank=1, when=2, message="Global rank 7 is not part of group 0", **told)
+    error = blame([complaint, cause], {0: "", 1: ""}, {})
+    assert str(error).startswith("rank 1 names rank 7 in send at line 5 of cell.py, and rank 7 is")
+
+
+def test_ranks_whose_calls_differ_are_named_by_the_sentence_alone():
+    """Each side has written it, in its own words."""
+    failures = [Failure(rank=r, when=r, kind=DIFFER, message=f"side {r}") for r in range(2)]
+    error = blame(failures, {0: "", 1: "", 2: "done"}, {})
+    assert (error.rank, error.others, error.note) == (0, {2: "done"}, "")
 
 
 def test_the_cause_is_the_rank_s_own_exception():

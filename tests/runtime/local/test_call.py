@@ -105,6 +105,13 @@ def test_after_a_failure_the_call_ends_though_another_rank_goes_on(alone, monkey
     assert alone.signalled == [[0]]
 
 
+def test_silence_from_the_beginning_is_a_hang_too(alone, monkeypatch):
+    """As in a later call of a cluster: no rank joins, which would be a sign of life."""
+    monkeypatch.setattr(call, "STACK_SECONDS", 0.01)
+    with pytest.raises(WorkerError, match=r"no sign of life from any rank for 0\.1 s"):
+        alone.wait(0.1)
+
+
 def test_only_ranks_that_still_run_are_asked_for_their_stacks(alone, monkeypatch):
     monkeypatch.setattr(call, "STACK_SECONDS", 0.0)
     alone.results = {0: "done"}

@@ -246,8 +246,10 @@ def test_a_hang_is_proved_within_seconds():
     assert deadlock.QUIET_SECONDS + 3 * deadlock.APART_SECONDS <= 5
 
 
-def test_waits_on_gpus_are_told_from_others():
-    looks = Looks(None)
-    asked = waits("nccl:all_reduce", 1, [1]), waits("all_reduce", 1, [0]), idle()
-    looks.waits = {rank: answer.wait for rank, answer in enumerate(asked)}
+def test_waits_on_gpus_are_told_from_others_until_a_rank_leaves_them(two):
+    processes, theirs = two
+    looks = Looks(processes)
+    answer(looks, theirs, {0: waits("nccl:all_reduce", 1, [1]), 1: waits("all_reduce", 1, [0])})
     assert looks.on_gpus() == {0: "nccl:all_reduce"}
+    answer(looks, theirs, {0: idle()})
+    assert looks.on_gpus() == {}

@@ -110,6 +110,17 @@ def test_a_rank_that_computes():
     assert launch(computes, workers=1)[0] == "running"
 
 
+def test_operations_that_have_ended_are_recorded_too(monkeypatch):
+    """NCCL's recorder can leave them out; other ranks may still wait in them."""
+
+    def dump(with_collectives, only_active):
+        return json.dumps({"entries": ["running"] if only_active else ["ended", "running"]})
+
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        monkeypatch.setattr(torch._C._distributed_c10d, name, dump, raising=False)
+    assert whereabouts.recorded() == ["ended", "running"] * 2
+
+
 def test_nothing_known_is_never_the_same(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(whereabouts.time, "monotonic", lambda: now[0])
