@@ -179,4 +179,4 @@ def covers(name: str, size: int, where: Sequence[Sequence[Range]], parts: int):
             )
         stop = last
     if stop != size:
-        raise ValueError(f"{name}: {where} covers only {stop} of {size} indices")
+        raise ValueError(f"{name}: {where} covers {stop} indices of {size}")

@@ -1,5 +1,6 @@
 """A checkpoint loads into another layout, another dtype, another number of ranks."""
 
+import math
 import os
 import re
 import shutil
@@ -187,6 +188,23 @@ def test_names_with_dots_and_no_optimizer(cluster, tmp_path):
     digested = cluster.run(both, recipes=recipes, path=tmp_path / "c")
     # Each file is read by one rank: a large checkpoint is not checked once per rank.
     assert sorted(name for own in digested for name in own) == checkpoint.seal.files(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "slot"), [("trained", ""), ("frozen", ""), ("trained", "exp_avg")]
+)
+def test_numbers_that_are_not_finite_are_refused_with_and_without_moments(tmp_path, name, slot):
+    """One process. The frozen tensor has no optimizer state."""
+    own = {key: Part(name=key, shape=(3,), holders=(0,)) for key in ("frozen", "trained")}
+    local = {key: torch.ones(3) for key in own}
+    kept = {"trained": {"exp_avg": torch.ones(3), "step": STEP}}
+    (kept[name][slot] if slot else local[name])[2] = math.nan
+    checkpoint.save(tmp_path / "c", None, AllParts([own]), local, kept)
+    fresh = {key: torch.zeros(3) for key in own}
+    words = f"^{slot} of {name} has NaN" if slot else f"^{name} has NaN"
+    with pytest.raises(ValueError, match=words):
+        checkpoint.load(tmp_path / "c", None, AllParts([own]), fresh)
+    assert not any(tensor.any() for tensor in fresh.values())
 
 
 def test_another_model(cluster, tmp_path):
