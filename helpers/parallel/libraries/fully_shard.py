@@ -52,8 +52,7 @@ class FullyShard(Library):
         units: the modules that became units, in the order of their forward, the root first.
 
     Raises:
-        ValueError: pinned memory is asked for, but there is no GPU; or `fully_shard` did not wrap a
-            unit.
+        ValueError: pinned memory is asked for, but there is no GPU; or a parameter was not sharded.
     """
 
     meshes = tuple(AXES)
@@ -140,16 +139,12 @@ def shard(model, wrap: Policy, mesh, options) -> list[FSDPModule]:
     """Call `fully_shard` on each unit, and then on the model; return the units, the root first.
 
     Raises:
-        ValueError: a module is not of the type that `fully_shard` makes.
+        ValueError: a parameter was not sharded, for example one of `ignored_params`.
     """
     chosen = [unit if isinstance(unit, list) else [unit] for unit in wrap(model)]
     for modules in chosen:
         fully_shard(modules if len(modules) > 1 else modules[0], mesh=mesh, **options)
     fully_shard(model, mesh=mesh, **options)
-    made = [model, *(module for modules in chosen for module in modules)]
-    for module in made:
-        if not isinstance(module, FSDPModule):
-            raise ValueError(f"fully_shard did not wrap {type(module).__name__}")
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):
             raise ValueError(f"{name} is a {type(parameter).__name__}: it was not sharded")

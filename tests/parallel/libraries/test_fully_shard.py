@@ -219,10 +219,17 @@ def refused(worker):
     """What each wrong request raises."""
     mesh = make_mesh(Layout(dp=worker.world_size))
     odd = make_mesh(Layout(tp=worker.world_size))
+    ignored = set()
+
+    def ignores(model):
+        ignored.add(model.norm.weight)
+        return []
+
     requests = {
         "axes": lambda: FullyShard(ODD, 0, odd),
         "pinned": lambda: FullyShard(ODD, 0, mesh, offload_policy=CPUOffloadPolicy()),
         "not there": lambda: FullyShard(ODD, 0, mesh, wrap=of_type(torch.nn.Conv2d)),
+        "ignored": lambda: FullyShard(ODD, 0, mesh, wrap=ignores, ignored_params=ignored),
     }
     found = {}
     for name, request in requests.items():
@@ -242,3 +249,4 @@ def test_wrong_requests_are_refused_kindly():
     assert "with the axes dp or replicate and shard only" in found["axes"]
     assert "CPUOffloadPolicy(pin_memory=False)" in found["pinned"]
     assert "contains no Conv2d" in found["not there"]
+    assert "norm.weight is a Parameter: it was not sharded" in found["ignored"]
