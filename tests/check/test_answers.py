@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.check.answers import alike, in_a_line, oddity, short
+from helpers.check.answers import alike, in_a_line, oddity, same, short
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,30 @@ def test_a_short_text():
 def test_an_error_in_a_line():
     assert in_a_line(ValueError("first\nsecond")) == "ValueError: first"
     assert in_a_line(KeyError()) == "KeyError: "
+
+
+NAN, INF, ONES = float("nan"), float("inf"), torch.ones(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("found", "right", "close", "agrees"),
+    [
+        (1.0, 1, 0, True), (1, True, 0, False), (True, 1, 0, False), ("1", 1, 0, False),
+        (None, 0, 0, False), (None, None, 0, True), ("a", "a", 0, True), ("a", "b", 0, False),
+        (1.125, 1, 0.125, True), (1.2, 1, 0.125, False), (0.125, 0, 0.125, True),
+        (10.5, 10, 0.1, True), (12, 10, 0.1, False), (INF, INF, 0, True), (-INF, INF, 1, False),
+        (NAN, NAN, 1, False), ([1, (2,)], (1, [2]), 0, True), ([1, 2], [1], 0, False),
+        ([[1], 2], [[1], 3], 0, False), ({"a": [1]}, {"a": (1,)}, 0, True),
+        ({"a": 1}, {"a": 1, "b": 1}, 0, False), ({"a": 1}, {"a": 2}, 0, False),
+        (ONES.int(), ONES, 0, True), (ONES.numpy(), ONES.int().numpy(), 0, True),
+        (ONES.tolist(), ONES, 0, False), (ONES.numpy(), ONES, 0, False),
+        (ONES[:1], ONES, 0, False), (ONES[None], ONES, 0, False), (ONES.view(4), ONES, 0, False),
+        (ONES[:1], ONES[:, :1], 0, False), (ONES * 1.5, ONES, 0.125, False),
+        (ONES * 1.125, ONES, 0.125, True), (ONES * NAN, ONES * NAN, 1, False),
+    ],
+)  # fmt: skip
+def test_two_answers_agree(found, right, close, agrees):
+    assert same(found, right, close) == agrees
 
 
 def test_a_mistake_without_numbers_explains_no_others():
