@@ -169,7 +169,11 @@ def test_a_word_is_right_or_not():
 
 
 def test_far():
-    assert [is_far(x, 10) for x in (5, 5.1, 19.9, 20, 0)] == [True, False, False, True, True]
+    predictions, far = (5, 5.1, 19.9, 20, 0), [True, False, False, True, True]
+    assert [is_far(x, 10) for x in predictions] == far
+    asks = [" Which assumption" in question(x, measured=10).comment() for x in predictions]
+    assert asks == far
+    assert "assumption" not in question("crash", measured="hang").comment()
 
 
 @pytest.mark.parametrize(
