@@ -55,7 +55,8 @@ class Examples:
             object.__setattr__(self, "numbers", numbers)  # the dataclass is frozen
         if self.numbers.shape != rows.shape[:1]:
             raise ValueError(
-                f"a batch has {len(rows)} {self.EXAMPLES}, but {len(self.numbers)} numbers"
+                f"a batch has {len(rows)} {self.EXAMPLES}, but numbers of shape "
+                f"{tuple(self.numbers.shape)}"
             )
 
     def __len__(self) -> int:

@@ -141,8 +141,9 @@ def test_sequences_keep_their_numbers_through_every_cut():
     assert all(getattr(there, name).is_meta for name in ("tokens", "targets", "numbers"))
     made_there = Batch(tokens=there.tokens, targets=there.targets)
     assert (made_there.numbers.is_meta, len(made_there.numbers), made_there.step) == (True, 7, 0)
-    with pytest.raises(ValueError, match="7 sequences, but 2 numbers"):
-        replace(batch, numbers=torch.arange(2))
+    for numbers, shape in ((torch.arange(2), r"\(2,\)"), (torch.zeros(7, 1), r"\(7, 1\)")):
+        with pytest.raises(ValueError, match=f"7 sequences, but numbers of shape {shape}"):
+            replace(batch, numbers=numbers)
 
 
 def test_pictures_are_cut_and_counted_one_by_one():
@@ -153,7 +154,7 @@ def test_pictures_are_cut_and_counted_one_by_one():
     assert (len(cut), cut.counted(), cut.step, cut.numbers.tolist()) == (2, 2, 2, [3, 4])
     assert torch.equal(cut.images, images[3:])
     assert cut.images.data_ptr() == images[3:].data_ptr()  # a view
-    with pytest.raises(ValueError, match="5 pictures, but 2 numbers"):
+    with pytest.raises(ValueError, match=r"5 pictures, but numbers of shape \(2,\)"):
         Pictures(images=images, numbers=torch.arange(2))
     for wrong in (images[0], images[None]):
         with pytest.raises(ValueError, match=r"images must be \(B, H, W\), not"):
