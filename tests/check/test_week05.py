@@ -23,6 +23,11 @@ def test_the_references_are_the_solutions(seed):
     assert best(*cluster) == (layout.size("tp"), layout.size("pp"))
 
 
+def test_a_micro_batch_may_have_two_digits():
+    trace = schedules.run_order(week05.order_1f1b, 2, 12)
+    assert (trace["runs"], trace["kept"]) == ("", (2, 1))
+
+
 def fused_with(kept):
     """The solution, but a group takes only messages for which `kept(message)` holds."""
 

@@ -13,7 +13,8 @@ NAN = float("nan")
 
 
 def test_a_master_copy_is_trained_as_torch_trains():
-    ((_, (start, gradients)),) = precision.training()
+    ((words, (start, gradients)),) = precision.training()
+    assert words == f"{len(gradients)} steps of {len(start)} numbers"
     found = precision.play_training(precision.adam, start, gradients)
     twin = start.double().requires_grad_()
     optimizer = torch.optim.Adam([twin], precision.RATE, precision.BETAS, precision.EPS)
