@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
+from helpers.comm.messages import split
 from helpers.comm.shared_memory import calls as shared_calls
 from helpers.comm.shared_memory import collectives as shared_collectives
 from helpers.comm.shared_memory.barrier import PeerLost
@@ -212,6 +213,31 @@ def test_a_rank_s_own_chunk_may_be_the_other_buffer(clusters):
     sums = [3.0 * number + 30 for number in range(7)]
     own = [sums[:3], sums[3:5], sums[5:]]
     assert list(clusters[3].run(run)) == [[part, sums] * 2 for part in own]
+
+
+def in_the_scratch(worker):
+    """The calls that write to this rank's scratch, though all buffers are in shared memory."""
+    found = []
+    with SharedMemory() as shared:
+        memory, scratch = shared.empty(20), shared.room.scratch[worker.rank]
+        for numel in (7, 2, 0):
+            own, whole = memory[: split(numel, 3)[worker.rank]], memory[10 : 10 + numel]
+            for call, buffers in (
+                ("all_reduce", [whole]),
+                ("reduce_scatter", [own, whole]),
+                ("all_gather", [whole, own]),
+                ("broadcast", [whole]),
+            ):
+                memory.fill_(2.5)
+                scratch.fill_(1)
+                getattr(shared, call)(*buffers)
+                found += [(call, numel)] * bool((scratch != 1).any())
+    return found
+
+
+def test_what_is_in_shared_memory_is_not_copied_first(clusters):
+    """Nor if a rank has no numbers."""
+    assert list(clusters[3].run(in_the_scratch)) == [[]] * 3
 
 
 def reduced_again(worker):
