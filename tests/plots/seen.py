@@ -37,6 +37,9 @@ def plot(axes):
         if isinstance(axis.get_major_formatter(), FixedFormatter):
             ticks = zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=False)
             shown += [f"{number(at)} {text.get_text()!r}" for at, text in ticks]
+        small = zip(axis.get_minorticklocs(), axis.get_ticklabels(minor=True), strict=True)
+        also = [at for at, text in small if text.get_text() and low <= at <= high]
+        shown += [f"also {numbers(also)}"] * bool(also)
         yield ", ".join(shown)
     yield from (f"  {mark}" for mark in marks(axes))
     if axes.get_legend():
@@ -99,7 +102,8 @@ def legend(key, box, plots):
         f"{text.get_text()!r} {entry(mark)}"
         for text, mark in zip(key.get_texts(), key.legend_handles, strict=True)
     ]
-    yield f"  key {next((s for s in sides if sides[s]), 'inside')}: {'; '.join(entries)}"
+    title = f" {key.get_title().get_text()!r}" if key.get_title().get_text() else ""
+    yield f"  key {next((s for s in sides if sides[s]), 'inside')}{title}: {'; '.join(entries)}"
 
 
 def entry(mark) -> str:

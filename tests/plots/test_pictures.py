@@ -279,7 +279,7 @@ def kept() -> dict[str, str]:
 
 def labels(picture):
     """(text, where it is, its points) of all words drawn; boxes a bit smaller than the letters."""
-    words = [text for key in picture.legends for text in key.get_texts()]
+    words = [t for key in picture.legends for t in (key.get_title(), *key.get_texts())]
     for axes in picture.axes:
         words += [*axes.texts, axes.title]
         for axis in (axes.xaxis, axes.yaxis):
