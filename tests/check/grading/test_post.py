@@ -1,7 +1,9 @@
 """Messages between ranks that have nothing in common: what arrives, and what is counted."""
 
+import itertools
 import os
 import threading
+from types import SimpleNamespace
 
 import cloudpickle
 import pytest
@@ -280,3 +282,34 @@ def test_a_rank_is_told_nothing_of_the_others():
     for other in (["send", 0, "1", 0, b""], ["wait"], ["returned", None], 3, ["recv", 0, 1, 0]):
         assert not office.takes(0, other)
     assert (office.open, office.kept) == ([1, 0, 1], 0)
+
+
+class Said:
+    """A rank that has said all of its words already."""
+
+    def __init__(self, *words):
+        self.answers, into = os.pipe()
+        for one in words:
+            frames.write(into, plain.pack(one))
+        os.close(into)
+
+    def tell(self, order, end):
+        pass
+
+    def hear(self, end):
+        return frames.read(self.answers)
+
+    def check_limits(self):
+        pass
+
+
+def test_with_each_word_the_silence_begins_anew(monkeypatch):
+    """Each look at the clock takes ten seconds, so all words together take longer than 25."""
+    clock = itertools.count(0, 10)
+    monkeypatch.setattr(post, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    sent = [["send", number, 1, 0, b"x"] for number in range(9)]
+    boxes = [Said(*sent, ["returned", 3]), Said(["returned", 4])]
+    answers, calls, _ = carry(boxes, [b"", b""], seconds=1000, silence=25)
+    assert (answers, len(calls[0])) == ([[3], [4]], 9)
+    for box in boxes:
+        os.close(box.answers)
