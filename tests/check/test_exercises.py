@@ -8,6 +8,7 @@ inputs, a third of the rows has to be found.
 import importlib
 import inspect
 import math
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -17,7 +18,7 @@ import torch
 
 from helpers import check
 from helpers.check import hidden, ranks
-from helpers.check.exercise import Exercise
+from helpers.check.exercise import Edit, Exercise
 from helpers.check.grading.submissions import NOT_GRADED
 from helpers.check.ranks import OnRanks
 
@@ -151,6 +152,9 @@ def test_wrong_numbers_on_any_rank_are_found(name):
     for case in data.asked():
         right = data.expected(case)
         assert data.problem(right, case) is None
+        for facet in right:
+            if facet.startswith("messages"):
+                assert facet.replace("messages", "unwaited") in right
         for facet in set(right) - set(data.free):
             for rank, value in enumerate(right[facet]):
                 if repr(plus_one(value)) != repr(value):
@@ -161,6 +165,24 @@ def test_wrong_numbers_on_any_rank_are_found(name):
                     assert facet_found in (facet, "calls")
                     assert f"rank {rank}" in wrong.finding
     assert found
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("row_linear", "    y = summed(x @ own.t()) + bias\n"),
+        ("row_linear", "        of_x = of_y @ own\n"),
+        ("shard_flat", "        whole = shard.new_empty(len(shard) * n)\n"),
+        ("zero_1", "        own /= n\n"),
+        ("broadcast_state", "        old = tensor.detach()\n"),
+    ],
+)
+def test_a_message_that_nobody_waits_for_is_found(name, line):
+    """In the call, and in a function that the call returns."""
+    begun = line[: -len(line.lstrip())] + "dist.all_reduce(torch.zeros(1), async_op=True)\n"
+    data = exercise(name)
+    verdict = data(Edit(line, line + begun).of(data.right))
+    assert re.search(r"returned before [16] messages were over", verdict.finding)
 
 
 def changed(value, number, tensor):

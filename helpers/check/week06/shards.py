@@ -58,7 +58,7 @@ def run_flat(worker, solve, shapes):
     if not everywhere(same and shard.dtype == DTYPE):  # a gather of such shards could end the ranks
         return trace
     gathered, seen = observed(gather, shard)
-    trace["gathered"] = plain(gathered)
+    trace |= {"unwaited": seen["unwaited"], "gathered": plain(gathered)}
     tensors = gathered if isinstance(gathered, list | tuple) else ()
     trace["dtypes"] = tuple(str(getattr(one, "dtype", None)) for one in tensors)
     with torch.no_grad():
@@ -218,6 +218,7 @@ def run_steps(worker, solve, numbers, optimizer):
     trace, reduced = {"returned": "a step"}, 0
     for k in range(STEPS):
         norm, seen = observed(step, every[k][rank].clone())
+        trace[f"unwaited in step {k + 1}"] = seen["unwaited"]
         now = params[:numbers].detach().clone()
         if torch.allclose(now, as_torch[k], rtol=0, atol=ROUNDING):
             now = exact[k]
