@@ -309,7 +309,11 @@ def test_memory_by_hand():
     chunks = at(CONFIG, plan(pp=2, chunks=2, sequences=16), 0)["activations"]
     assert chunks == pytest.approx(2 * (1 + 1 / 4) * 4 * inputs)
     assert memory(CONFIG, one) in (at(CONFIG, one, 0), at(CONFIG, one, 3))
-    assert at(CONFIG, one, 3)["working"] >= 8 * 2048 * 51_200  # the logits
+    for recompute in ("full", "none"):  # a block that runs again; the logits: one after the other
+        config = replace(CONFIG, recompute=recompute)
+        block, last = (at(config, one, place)["working"] for place in (0, 3))
+        assert last == max(block, 8 * 2048 * 51_200)
+        assert (block > 0) == (recompute == "full")
     for axes in ({"dp": 8}, {"dp": 2, "cp": 4}):
         shards = [at(CONFIG, plan(**axes, zero=zero), 0)["optimizer"] for zero in (0, 1)]
         assert shards[0] == 8 * shards[1] == 12 * parameters(CONFIG).total

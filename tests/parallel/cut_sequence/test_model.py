@@ -9,8 +9,8 @@ from helpers.models.caches.preallocated import Growing
 from helpers.models.config import GPTConfig
 from helpers.models.convolution import Convolution
 from helpers.models.gpt import build, kept_by
-from helpers.models.settings import Mamba2Settings, MambaSettings
-from helpers.parallel.cut_sequence.model import CutConvolution, cut_sequence
+from helpers.models.settings import ExpertSettings, Mamba2Settings, MambaSettings
+from helpers.parallel.cut_sequence.model import CutConvolution, cut_sequence, sum_counts
 from helpers.plans.sequence_traffic import halo_bytes, scan_bytes
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
@@ -83,6 +83,9 @@ def test_what_cannot_be_cut_is_refused():
         cut_sequence(attention, None)
     with pytest.raises(ValueError, match=r"positions \(learned\)"):
         cut_sequence(made(("mamba",) * 2, positions="learned"), None)
+    experts = ExpertSettings(count=2, chosen=1, normalized=False, capacity=1.0)
+    with pytest.raises(ValueError, match="no capacity of experts: use capacity=None"):
+        sum_counts(made(("attention",) * 2, experts=experts), [])
 
 
 @pytest.mark.parametrize("given", [{"before": torch.zeros(1, 2, 3)}, {"counts": [4]}])
