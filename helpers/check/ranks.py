@@ -205,10 +205,11 @@ class OnRanks(Exercise):
 
     def complaint(self, facet, found, right, case):
         ranks, kwargs = case.arguments
-        told = self.say(facet, found, right, ranks, **kwargs) if self.say else ""
+        unwaited = facet.startswith("unwaited")
+        told = "" if unwaited or not self.say else self.say(facet, found, right, ranks, **kwargs)
         rank = next(r for r in range(ranks) if not same(found[r], right[r], self.close))
         whose = ""
-        if facet.startswith("unwaited"):
+        if unwaited:
             words, hint = f"rank {rank} returned before {found[rank]} messages were over", UNWAITED
         elif facet == "changed" and isinstance(found[rank], tuple):
             words = f"rank {rank} wrote into {', '.join(found[rank])}, which it was given"

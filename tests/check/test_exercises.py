@@ -174,6 +174,8 @@ def test_wrong_numbers_on_any_rank_are_found(name):
         ("row_linear", "        of_x = of_y @ own\n"),
         ("shard_flat", "        whole = shard.new_empty(len(shard) * n)\n"),
         ("zero_1", "        own /= n\n"),
+        ("pipeline_step", "    inputs, outputs, total = [], [], 0.0\n"),
+        ("scaled_step", "    total = gradient.float()\n"),
         ("broadcast_state", "        old = tensor.detach()\n"),
     ],
 )

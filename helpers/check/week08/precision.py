@@ -8,7 +8,7 @@ import torch.distributed as dist
 from helpers.check import hidden
 from helpers.check.answers import plain, short
 from helpers.check.exercise import Edit, Exercise, Number, among
-from helpers.check.ranks import OnRanks
+from helpers.check.ranks import OnRanks, observed
 from helpers.check.verdict import NotRight
 from helpers.check.week06.amounts import PADDING
 from helpers.precision.formats import BF16
@@ -35,7 +35,8 @@ def run_steps(worker, solve, steps, lr):
     master, scaler, trace = torch.tensor([1.0, -2.0, 0.5]), dict(START), {}
     for k, step in enumerate(steps, start=1):
         gradient = (torch.tensor(step[worker.rank]) * scaler["scale"]).half()
-        answer = solve(worker, master, gradient, scaler, lr, CLIP)
+        answer, seen = observed(solve, worker, master, gradient, scaler, lr, CLIP)
+        trace[f"unwaited in step {k}"] = seen["unwaited"]
         trace[f"step {k}: the master copy"] = tuple(master.tolist())
         skipped = answer if isinstance(answer, bool) else short(plain(answer))
         trace[f"step {k}: what is returned"] = skipped
