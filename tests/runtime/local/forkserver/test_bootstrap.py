@@ -160,6 +160,25 @@ def test_a_rank_forgets_this_package_and_the_program_of_the_server():
     assert os.path.isfile(os.path.join(bootstrap.ROOT, "helpers", "__init__.py"))
 
 
+def test_a_rank_takes_its_place_in_a_network_before_it_imports_pytorch():
+    """An import may start threads, and a process with threads enters no user namespace."""
+
+    def look():
+        bootstrap.forget(bootstrap.own_modules())
+        from helpers.runtime.local import network
+        from helpers.runtime.local.channel import Channel
+
+        def take_place(message, link):
+            raise KeyError(message, "helpers.runtime.local.rank.program" in sys.modules)
+
+        network.take_place = take_place
+        here, there = socket.socketpair()
+        Channel(here).send("make", 3)
+        bootstrap.work(there.detach(), -1)
+
+    assert told(look) == "KeyError(('make', 3), False)"
+
+
 def test_descriptors_reach_a_process_that_is_spawned():
     """Each in its place. The notebook hangs up, and so it ends before it imports PyTorch."""
     here, there = socket.socketpair()
