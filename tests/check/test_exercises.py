@@ -170,20 +170,20 @@ def test_wrong_numbers_on_any_rank_are_found(name):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("row_linear", "    y = summed(x @ own.t()) + bias\n"),
-        ("row_linear", "        of_x = of_y @ own\n"),
-        ("shard_flat", "        whole = shard.new_empty(len(shard) * n)\n"),
-        ("zero_1", "        own /= n\n"),
-        ("pipeline_step", "    inputs, outputs, total = [], [], 0.0\n"),
-        ("scaled_step", "    total = gradient.float()\n"),
-        ("broadcast_state", "        old = tensor.detach()\n"),
+        ("row_linear", "y = summed(x @ own.t()) + bias"),
+        ("row_linear", "of_x = of_y @ own"),
+        ("shard_flat", "whole = shard.new_empty(len(shard) * n)"),
+        ("zero_1", "own /= n"),
+        ("pipeline_step", "inputs, outputs, total = [], [], 0.0"),
+        ("scaled_step", "total = gradient.float()"),
+        ("broadcast_state", "old = tensor.detach()"),
     ],
 )
 def test_a_message_that_nobody_waits_for_is_found(name, line):
     """In the call, and in a function that the call returns."""
-    begun = line[: -len(line.lstrip())] + "dist.all_reduce(torch.zeros(1), async_op=True)\n"
     data = exercise(name)
-    verdict = data(Edit(line, line + begun).of(data.right))
+    begun = Edit(line, f"{line}; dist.all_reduce(torch.zeros(1), async_op=True)")
+    verdict = data(begun.of(data.right))
     assert re.search(r"returned before [16] messages were over", verdict.finding)
 
 
