@@ -214,7 +214,7 @@ class LiveStorages(TorchDispatchMode):
         return False  # otherwise the first use imports torch._dynamo, which takes a second
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any("__tensor_flatten__" in dir(kind) for kind in types):
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # the tensor unpacks itself first; then its parts arrive here
         out = func(*args, **(kwargs or {}))
         self._see((args, kwargs, out))
