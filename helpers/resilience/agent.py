@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 
 from helpers.resilience.crew import GONE
@@ -50,6 +51,7 @@ class Agent:
         return name
 
     def be(self, name: int) -> int:
+        torch.set_num_threads(1)  # the ranks share the cores
         try:
             store = dist.TCPStore("127.0.0.1", self.port, wait_for_workers=False)
             store.set(f"result/{name}", json.dumps(self.body(store, name)))
