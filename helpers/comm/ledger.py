@@ -217,7 +217,7 @@ class Recorder(TorchDispatchMode):
         return False  # else the first use in a fresh rank imports torch._dynamo: one second
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any("__tensor_flatten__" in dir(kind) for kind in types):
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # the DTensor decides what to communicate, and calls back here
         at = time.perf_counter() - self._log.began
         out = func(*args, **(kwargs or {}))

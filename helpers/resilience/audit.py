@@ -60,7 +60,7 @@ def check_checkpoints(
     named = folder / LATEST
     newest = max(whole)
     if named.exists() and (name := named.read_text().strip()) != newest:
-        why = "is older than" if name in whole else "is not whole; the newest whole one is"
+        why = "is older than" if name in whole else "is no whole checkpoint; the newest is"
         found.append(f"`{LATEST}` names {name}, which {why} {newest}")
     for before, after in itertools.pairwise(sorted(states)):
         found += compared(whole[before], states[before], after, states[after], make, batch_of)

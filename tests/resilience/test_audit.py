@@ -21,7 +21,7 @@ NOT = f"{TO} is not what 4 updates make of {FROM}"
 FOUND = {
     "one step late": f"{NOT}: its parameters are of update 9",
     "copies of the first": f"{TO} has the numbers of {FROM}",
-    "tracker ahead": "`latest` names step_000016, which is not whole; the newest whole one is "
+    "tracker ahead": "`latest` names step_000016, which is no whole checkpoint; the newest is "
     "step_000012",
     "cleaned up too early": "no checkpoint is whole: training starts anew",
     "moments of one shard missing": f"{TO} has no numbers in blocks.0.attention_norm.weight.exp_avg"

@@ -75,7 +75,7 @@ def write(pointers, x, kind: tl.constexpr, mask):
 def advance(rows, hyper, found, factors, count, BLOCK: tl.constexpr):
     """Add 1 to the step of every tensor, and compute the tensors' factors for the rule.
 
-    It is a launch of its own: many programs of `update` read a tensor's step, so none may write it.
+    It is a launch of its own: many programs of `update` need a tensor's step, so none may write it.
     It computes in float64: for beta2 = 0.999 and t = 1, 1 - beta2^t in float32 would have a
     relative error of 1e-5.
 
