@@ -5,7 +5,7 @@ import torch
 
 from helpers.check import week10, week12b
 from helpers.check.ranks import RELATIONS
-from helpers.check.week04.block import message_bytes
+from helpers.check.week04.block import activation_bytes, message_bytes
 from helpers.check.week06.amounts import bytes_per_rank
 from helpers.check.week09.cache import cache_bytes, outgrowing_batch
 from notebooks.solutions import week04, week09
@@ -49,6 +49,13 @@ def with_other(solution, **other):
                 week04.message_bytes(config, *rest) + 7 * (config.recompute == "full")
             ),
             "with recompute full alone",
+        ),
+        (
+            activation_bytes,
+            lambda config, *rest: (
+                week04.activation_bytes(config, *rest) * (config.recompute != "full")
+            ),
+            "The bytes of block input are missing",
         ),
     ],
 )

@@ -25,6 +25,18 @@ def close(found, right):
     torch.testing.assert_close(found, right, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_gradients_are_there_before_the_hooks_where_a_case_says_so(monkeypatch, earlier):
+    found = []
+
+    def looks(worker, model, bucket_bytes):
+        found.extend(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    gradients.run_buckets(SimpleNamespace(rank=0), looks, 400, earlier)
+    assert set(found) == {earlier}
+
+
 def test_column_linear_is_one_layer():
     for n, kwargs, trace in cases_of(layers.column_linear):
         x, weight, bias, _ = layers.column_given(0, n, **kwargs)

@@ -105,7 +105,7 @@ reshard_rows = OnRanks(
         (Edit(READ, "read(saved, 0, last - first)[low - first : high - first]"),
          Edit("if low < high:", "if first < last:", READ,
               "read(saved, 0, last - first)[max(low - first, 0) : max(high - first, 0)]"),
-         TOO_MUCH),
+         Edit("[read(0, 0, 0)]", "[read(0, 0, int(start == stop))[:0]]"), TOO_MUCH),
         (spread, Edit("min(worker.rank * size, rows), min((worker.rank + 1) * size, rows)",
               "rows * worker.rank // worker.world_size, rows * (worker.rank + 1) // "
               "worker.world_size"),

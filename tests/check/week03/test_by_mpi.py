@@ -307,6 +307,17 @@ def test_a_program_that_says_nothing_is_ended(monkeypatch, tmp_path):
     assert process.returncode == -signal.SIGTERM
 
 
+def test_ranks_that_do_not_end_when_asked_are_killed_with_their_mpiexec(monkeypatch):
+    deaf = "trap '' TERM; sleep 60 & echo $!; wait"
+    process = subprocess.Popen(["sh", "-c", deaf], stdout=subprocess.PIPE, start_new_session=True)
+    rank, wait = psutil.Process(int(process.stdout.readline())), process.wait
+    monkeypatch.setattr(process, "wait", lambda timeout=None: wait(timeout and 0.1))
+    mpiexec.end(process)
+    assert process.returncode == -signal.SIGKILL
+    psutil.wait_procs([rank], 10)
+    assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
+
+
 def test_without_mpiexec_the_verdict_says_so(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *args, **kwargs: None)
     verdict = check.train_by_mpi(train)
