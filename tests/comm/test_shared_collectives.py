@@ -259,8 +259,6 @@ def reduced_again(worker):
             pair.fill_(1j * rank)
             shared.all_reduce(tensor, ReduceOp.MAX)
             found.append(tensor.tolist())
-        with pytest.raises(ValueError, match=f"rank {rank} calls all_reduce of 24 bytes"):
-            shared.all_reduce(row, (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN)[rank])
     with pytest.raises(RuntimeError, match="this shared memory is closed"):
         shared.all_reduce(row)
     return found
@@ -271,6 +269,21 @@ def test_the_same_memory_is_reduced_again(clusters):
     sums = [(3 * numbers[:size] + 3).tolist() for size in sizes]
     most = [(numbers[:size] + 2).tolist() for size in sizes]
     assert list(clusters[3].run(reduced_again)) == [[*sums, *most, [2.0], [0.0]]] * 3
+
+
+def called_apart(worker, call):
+    row, rank = torch.ones(6), worker.rank
+    op = (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.MIN)[rank]
+    with SharedMemory() as shared:
+        given = {"all_reduce": (op,), "reduce_scatter": (row, op), "broadcast": (rank,)}[call]
+        first = torch.empty(2) if call == "reduce_scatter" else row
+        with pytest.raises(ValueError, match=f"rank {rank} calls {call} of 24 bytes"):
+            getattr(shared, call)(first, *given)
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "reduce_scatter", "broadcast"])
+def test_ranks_that_call_with_another_operation_or_source_are_told(clusters, call):
+    clusters[3].run(called_apart, call=call)
 
 
 def freed(worker):
