@@ -113,6 +113,8 @@ def test_the_last_place_of_the_context_is_used(pair):
     prompt = [token % 33 for token in range(30)]
     found = pair.run(decode, prompts=[prompt], new_tokens=11)[0].tokens
     assert found == [alone(model, prompt, 11)]
+    nothing = pair.run(decode, prompts=[], new_tokens=11)
+    assert [(run.tokens, run.seconds, run.cache_bytes) for run in nothing] == [([], [], 0)] * 2
 
 
 @pytest.mark.parametrize(
