@@ -252,6 +252,15 @@ def test_bounds_hold_and_are_near_in_any_unit(unit):
     assert reduced.constant + best(reduced, 60)[1] == pytest.approx(solve(held, 60).cost)
 
 
+def test_the_program_has_the_loads_themselves():
+    """Over their greatest common divisor, and not rounded to the digits of a narrower number."""
+    usages, intervals = [[3 * 2**40 + 3, 3], [6, 9]], [(0, 1)] * 2
+    nodes = {"costs": [[0, 1]] * 2, "usages": usages, "intervals": intervals}
+    rules = program(bare(Problem(**nodes, limit=3 * 2**40 + 5)))[1]
+    assert rules.A.toarray()[-1].tolist() == [2**40 + 1, 1, 2, 3]
+    assert rules.ub[-1] == 2**40 + 1
+
+
 def test_without_time_the_best_choice_comes_with_a_bound(monkeypatch):
     monkeypatch.setattr("helpers.planner.solve.LARGE", 0)  # a program too large to solve at once
     problem = chain(40, limit=13)
