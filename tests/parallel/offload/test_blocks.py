@@ -59,7 +59,8 @@ class Waiting:
     """A file whose works wait for one another, as only works that overlap can."""
 
     def __init__(self):
-        self.begun = {(what, k): threading.Event() for what in ("read", "change") for k in range(9)}
+        works = [(what, k) for what in ("read", "change", "write") for k in range(6)]
+        self.begun = {work: threading.Event() for work in works}
         self.met = []
 
     def meet(self, what, k):
@@ -67,6 +68,8 @@ class Waiting:
 
     def read(self, k, buffer):
         self.begun["read", k].set()
+        if k > 1:
+            self.meet("write", k - 2)  # while block k is read, block k-2 is written
 
     def change(self, k, buffer):
         self.begun["change", k].set()
@@ -74,6 +77,7 @@ class Waiting:
             self.meet("read", k + 1)  # while block k changes, block k+1 is read
 
     def write(self, k, buffer):
+        self.begun["write", k].set()
         if k < 5:
             self.meet("change", k + 1)  # while block k is written, block k+1 changes
         return k
@@ -83,7 +87,7 @@ class Waiting:
 def test_reads_updates_and_writes_overlap(buffers):
     file, stream = Waiting(), Stream(4096, buffers)
     assert stream.run(file.change, 6, file, file) == list(range(6))
-    assert len(file.met) == 10
+    assert len(file.met) == 14
     assert all(file.met)
     stream.close()
 
