@@ -19,7 +19,7 @@ import pytest
 
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
-from helpers.runtime.local.forkserver import client, server
+from helpers.runtime.local.forkserver import bytecode, client, server
 from tests.conftest import ROOT
 from tests.runtime.local.forkserver.test_bootstrap import told
 
@@ -224,6 +224,14 @@ def test_an_edited_file_takes_effect_though_a_spare_has_read_it(tmp_path, withou
     beside = list((tmp_path / "helpers").rglob("*.pyc"))
     assert {"program", "worker", "channel"} <= kept if without else not kept
     assert bool(beside) != bool(without)
+
+
+def test_only_this_package_s_compiled_sources_are_kept_elsewhere():
+    for path in (bytecode.PACKAGE, os.path.join(bytecode.PACKAGE, "comm")):
+        assert bytecode.hook(path).path == path
+    for path in (f"{bytecode.PACKAGE}_of_a_student", os.path.dirname(bytecode.PACKAGE)):
+        with pytest.raises(ImportError, match="is not in this package"):
+            bytecode.hook(path)
 
 
 EDITS = """
