@@ -134,10 +134,12 @@ NOTHING = (
 @pytest.mark.parametrize("name", HERE)
 def test_a_wrong_answer_that_nobody_thought_of_gets_a_hint(name):
     data = exercise(name)
+    places = [data.where(case) for case in data.asked()]
     for answer in NOTHING:
         verdict = data(lambda *_, answer=answer: answer)
         assert verdict.status == "wrong", answer
         assert readable(verdict.finding), verdict
+        assert verdict.finding not in places, verdict  # it also says what is wrong there
         assert verdict._repr_html_()
 
 
