@@ -118,12 +118,6 @@ def in_a_group(worker, kind):
         with pytest.raises(ValueError, match="input must have 3 numbers"):
             failed.wait()
     transport.close()
-    if kind is GroupTransport:  # rank r sends s + 1 numbers to rank s
-        own, sizes = transport.rank + 1, [1, 2, 3]
-        came, sent = torch.empty(3 * own), torch.arange(6.0) + 10 * transport.rank
-        transport.all_to_all(came, sent, ([own] * 3, sizes)).wait()
-        first = sum(sizes[: own - 1])
-        assert came.tolist() == [10 * s + first + k for s in range(3) for k in range(own)]
     return found, largest.tolist(), mine.tolist(), received.tolist()
 
 
