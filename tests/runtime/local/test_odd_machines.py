@@ -71,7 +71,7 @@ def test_few_descriptors_are_named_and_the_next_call_works(left):
     assert list(launch(lambda worker: worker.rank)) == [0, 1]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = set(map(int, os.listdir("/proc/self/fd")))
-    free = [fd for fd in range(max(opened) + left + 1) if fd not in opened][left]
+    free = [fd for fd in range(max(opened) + left + 2) if fd not in opened][left]
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
     try:
         with pytest.raises(WorkerError, match="Too many open files") as caught:
