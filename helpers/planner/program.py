@@ -24,6 +24,9 @@ from helpers.planner.reduce import Reduced
 def best(reduced: Reduced, seconds: float, most: float = math.inf) -> tuple[dict | None, float]:
     """Find the best strategies of the nodes that are left.
 
+    HiGHS compares with a tolerance. Where loads are still 2**20 or more without their common factor,
+    and the limit is nearly reached, it may miss a choice, or the bound may be off.
+
     Args:
         seconds: to stop after, about.
         most: numbers in all edges' tables; a larger program is not solved.
