@@ -24,7 +24,7 @@ from helpers.planner.reduce import Reduced
 def best(reduced: Reduced, seconds: float, most: float = math.inf) -> tuple[dict | None, float]:
     """Find the best strategies of the nodes that are left.
 
-    HiGHS compares with a tolerance. Where loads are still 2**20 or more without their common factor,
+    HiGHS compares with a tolerance. Where loads without their common factor are 2**20 or more,
     and the limit is nearly reached, it may miss a choice, or the bound may be off.
 
     Args:
