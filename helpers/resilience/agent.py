@@ -20,7 +20,7 @@ from helpers.runtime.joined.rendezvous import listen
 
 
 class Agent:
-    """The parent of ranks, each a fork of this process.
+    """The parent of ranks, each a fork of this process with one thread.
 
     The process must have no process group, and must not have run a backward.
 

@@ -22,7 +22,7 @@ from helpers.models.scan.ssd import ssd
 from helpers.parallel.cut_sequence.scans import state_before
 
 Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-CHUNK = 256  # tokens that one matrix product sees
+CHUNK = 256  # tokens that one matrix product sees; fewer cost more calls, which the ledger slows
 LOGS = 10  # rows that a rank logs in each pass
 
 
