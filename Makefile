@@ -98,6 +98,7 @@ figures: setup ## draw figures/ anew
 
 notebooks: setup ## execute the changed notebooks in place, strip this machine's traces
 	@$(RUN) -m ruff format --quiet notebooks
+	@$(PY) -m helpers.parallel.libraries.deepspeed_extension  # or week 7b's outputs tell of it
 	@$(RUN) .ci/notebooks.py execute $(if $(ALL),--all) $(ONLY)
 
 lint: setup ## ruff, notebooks included
