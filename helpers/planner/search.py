@@ -19,6 +19,7 @@ from helpers.planner.problem import NoPlan
 from helpers.planner.program import best
 from helpers.planner.reduce import Reduced
 
+LARGE = 10**6  # strategies in one part: more than any program of the size that is solved in time
 AT_ONCE, SLOW = 8.0, 2.0  # seconds for one part, and of the processor for one of the right size
 
 
@@ -92,7 +93,7 @@ class Search:
             began = time.process_time()
             self.improve(nodes, min(AT_ONCE, until - time.monotonic()))
             slow = time.process_time() - began > SLOW
-            size = max(20, int(size * (0.7 if slow else 1.3)))
+            size = min(max(20, int(size * (0.7 if slow else 1.3))), LARGE)
             if len(nodes) == len(self.reduced.cost) and not slow and not wrong:
                 break
         return not self.forbidden() and not self.over().any()

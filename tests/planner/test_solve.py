@@ -17,13 +17,16 @@ from scipy.optimize import linprog
 from helpers.planner import iopddl
 from helpers.planner.ascent import ascend
 from helpers.planner.problem import FORBIDDEN, NoPlan, Problem
-from helpers.planner.program import best, program
+from helpers.planner.program import best, program, too_much
 from helpers.planner.reduce import Reduced
 from helpers.planner.search import Search
 from helpers.planner.solve import solve
 
 # Apache-2.0, Google LLC: github.com/google/iopddl, benchmarks/asplos-2025-iopddl-G.json.gz
 G = Path(__file__).parent / "published_iopddl_G.json.gz"
+
+
+USAGE = st.sampled_from([0, 1, 2, 4, 8])
 
 
 @st.composite
@@ -46,12 +49,16 @@ def problems(draw, most=6):
                 one = draw(st.integers(0, sizes[edge[0]] - 1))
                 for other in {*range(sizes[edge[0]])} - {one}:
                     costs[other * last + place] = FORBIDDEN
+    usages, limit = rows(USAGE, sizes), draw(st.sampled_from([None, 0, 5, 9, 15, 20]))
+    if draw(st.booleans()):  # more units than HiGHS tells apart: the last ones decide
+        usages = [[2**40 * one + one % 3 for one in usage] for usage in usages]
+        limit = limit and 2**40 * limit + draw(st.integers(0, 3))
     return Problem(
         costs=rows(cost, sizes),
         edges=edges,
-        usages=rows(st.sampled_from([0, 1, 2, 4, 8]), sizes),
+        usages=usages,
         intervals=[sorted(draw(st.tuples(*[st.integers(0, 6)] * 2))) for _ in sizes],
-        limit=draw(st.sampled_from([None, 0, 5, 9, 15, 20])),
+        limit=limit,
     )
 
 
@@ -252,13 +259,77 @@ def test_bounds_hold_and_are_near_in_any_unit(unit):
     assert reduced.constant + best(reduced, 60)[1] == pytest.approx(solve(held, 60).cost)
 
 
-def test_the_program_has_the_loads_themselves():
-    """Over their greatest common divisor, and not rounded to the digits of a narrower number."""
-    usages, intervals = [[3 * 2**40 + 3, 3], [6, 9]], [(0, 1)] * 2
-    nodes = {"costs": [[0, 1]] * 2, "usages": usages, "intervals": intervals}
-    rules = program(bare(Problem(**nodes, limit=3 * 2**40 + 5)))[1]
-    assert rules.A.toarray()[-1].tolist() == [2**40 + 1, 1, 2, 3]
-    assert rules.ub[-1] == 2**40 + 1
+@pytest.mark.parametrize(
+    ("usages", "limit", "loads", "most"),
+    [
+        ([[2**39 + 3 * 2**22, 2**22], [2**23, 0]], 2**39 + 2**20, [2**17 + 3, 1, 2, 0], 2**17),
+        ([[2**20 - 1, 4], [9, 3]], 2**20 + 1, [2**18 - 1, 1, 2, 0], 2**18),
+        ([[0.5, 0.25], [2**-19, 0]], 0.75, [2**18 - 1, 2**17 - 1, 0, 0], 3 * 2**17),
+    ],
+)
+def test_the_program_counts_memory_in_whole_units_and_loses_no_choice_that_fits(
+    usages, limit, loads, most
+):
+    nodes = {"costs": [[0, 1]] * 2, "usages": usages, "intervals": [(0, 1)] * 2}
+    rules = program(bare(Problem(**nodes, limit=limit)))[1]
+    assert rules.A.toarray()[-1].tolist() == loads
+    assert rules.ub[-1] == most
+
+
+@pytest.mark.parametrize(
+    ("unit", "limit", "third", "cover"),
+    [
+        (1, 8, 0, {0: [True, False], 1: [True, False]}),
+        (1, 8, 1, {1: [True, False], 2: [False, True]}),  # less fits at the second time
+        (2**45, 9 * 2**45 - 1, 0, {0: [True, False], 1: [True, False]}),
+        (2**45, 9 * 2**45, 0, {}),
+        (0.1, 0.8999999999999999, 0, {}),  # 0.5 + 0.4, but for rounding
+        (0.1, 0.8999999, 0, {0: [True, False], 1: [True, False]}),
+    ],
+)
+def test_loads_that_are_too_much_together(unit, limit, third, cover):
+    usages = [[5, 1], [4, 0], [2, 9], [8, 0], [0, 7]]
+    reduced = bare(
+        Problem(
+            costs=[[0, 1]] * 5,
+            usages=[[unit * one for one in usage] for usage in usages],
+            intervals=[(0, 1), (0, 2), (1, 2), (2, 3), (0, 3)],
+            limit=limit,
+        )
+    )
+    found = too_much(reduced, {0: 0, 1: 0, 2: third, 3: 0, 4: 0})
+    assert {node: heavy.tolist() for node, heavy in found.items()} == cover
+
+
+@pytest.mark.parametrize(
+    ("unit", "noise", "seed"), [(2**40, 3, 2), (1, 2**40, 1), (2**30, 2**20, 27), (2**24, 2, 13)]
+)
+def test_loads_that_meet_the_limit_by_their_last_unit(unit, noise, seed):
+    rng = np.random.default_rng(seed)
+    shape = 7, 3
+    problem = Problem(
+        usages=(unit * rng.integers(1, 9, shape) + rng.integers(0, noise, shape)).tolist(),
+        costs=rng.integers(0, 50, shape).tolist(),
+        edges=[((n, n + 1), rng.integers(0, 30, 9).tolist()) for n in range(6)],
+        intervals=[(0, 1)] * 7,
+    )
+    peaks = sorted(problem.peak(one) for one in itertools.product(range(3), repeat=7))
+    problem = replace(problem, limit=peaks[200])
+    found = solve(problem, 20)
+    assert found.cost == found.bound == by_force(problem)
+    reduced = bare(problem)
+    places, bound = best(reduced, 0.0)  # the first choice, even if it misses the limit
+    assert bound <= found.cost
+    assert (reduced.used(places) > reduced.room).any() == (unit > 1)
+
+
+def test_the_parts_of_a_search_that_repairs_nothing_do_not_grow_for_ever(monkeypatch):
+    search, sizes = Search(bare(chain(6, limit=3))), []
+    monkeypatch.setattr(search, "near", lambda seed, size: sizes.append(size) or [seed])
+    monkeypatch.setattr(search, "improve", lambda *_: None)
+    assert not search.run(time.monotonic() + 0.3)
+    assert len(sizes) > 60  # by three tenths each time: 300 * 1.3**60 is 2e9
+    assert max(sizes) == 10**6
 
 
 def test_without_time_the_best_choice_comes_with_a_bound(monkeypatch):
