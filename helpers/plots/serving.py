@@ -162,7 +162,8 @@ def token_rows(
             marks = {"linelengths": 0.7, "linewidths": 1.0, "colors": KINDS["prefill"]}
             axes.eventplot(list(streams.values()), lineoffsets=range(len(streams)), **marks)
             name_rows(axes, list(streams))
-            axes.set(ylim=(len(streams) - 0.5, -0.5))
+            low = len(streams) - (0.0 if arrivals else 0.5)  # labels stand below the rows
+            axes.set(ylim=(low, -0.5))
             axes.set_title(f"{name}: the longest gap is {two_digits(longest(streams))} {xlabel}")
             axes.grid(visible=False)
             for label, time in (arrivals or {}).items():
