@@ -73,6 +73,6 @@ def test_what_is_not_positive_is_refused(value):
     with pytest.raises(ValueError, match="every is to be positive"):
         interval.expected_seconds(value, 1.0, 1.0)
     with pytest.raises(ValueError, match=r"restart is to be 0 or more"):
-        interval.expected_seconds(1.0, 1.0, 1.0, restart=-1.0)
+        interval.expected_seconds(1.0, 1.0, 1.0, restart=value or -1.0)
     with pytest.raises(ValueError, match="gpus is to be positive"):
         interval.mean_between(value, 1.0)

@@ -8,6 +8,7 @@ those of the models with 3.6 and 39.1 billion parameters. megatron_table_1.csv: 
 """
 
 import csv
+import math
 import random
 import statistics
 from functools import cache
@@ -130,14 +131,14 @@ def run(tmp_path, rows, three, capsys, **columns):
 
 
 def test_the_command(tmp_path, capsys):
-    rows = [dict(row) for row in table("vtrain_single.csv")[:6]]
+    rows = [dict(row) for row in table("vtrain_single.csv")[:7]]
     rows[1]["iteration_ms"] = ""
     rows[2]["hidden"] = "many"
     rows[3]["tp"] = "3"
-    rows[4]["iteration_ms"] = "soon"
+    rows[4]["iteration_ms"], rows[6]["iteration_ms"] = "soon", "inf"
     code, out, err = run(tmp_path, rows, table("vtrain_single.csv")[100:103], capsys)
     assert code == 0
-    assert [set(row) for row in out] == [{*COLUMNS, "iteration_ms", "predicted_ms"}] * 6
+    assert [set(row) for row in out] == [{*COLUMNS, "iteration_ms", "predicted_ms"}] * 7
     cells = [row["predicted_ms"] for row in out]
     assert cells[2] == cells[3] == ""
     for k in (0, 1, 4, 5):
@@ -145,7 +146,8 @@ def test_the_command(tmp_path, capsys):
     assert float(cells[0]) == pytest.approx(372, rel=0.25)
     assert "row 3: hidden must be a positive whole number, not 'many'" in err
     assert "row 4: Layout(pp=2, dp=1, tp=3) is not for 8 GPUs" in err.replace("dp=2", "dp=1")
-    assert "row 5: iteration_ms must be a positive number, not 'soon'" in err
+    for row, time in ((5, "soon"), (7, "inf")):
+        assert f"row {row}: iteration_ms must be a positive number, not '{time}'" in err
     known = {k: float(rows[k]["iteration_ms"]) for k in (0, 5)}
     mean = statistics.mean(abs(float(cells[k]) / ms - 1) for k, ms in known.items())
     assert f"mean error {mean:.2%} over 2 rows" in err
@@ -217,5 +219,6 @@ def test_calibration_moves_towards_the_rows_and_not_all_the_way():
     right, wrong = (predictor(row) for row in (big, table("vtrain_multi.csv")[1]))
     rows = [(right, right(Rates()))] * 2 + [(wrong, 3 * wrong(Rates()))]
     assert calibrate(rows)[1]["compute"] < 1.15  # one row that went wrong changes little
-    with pytest.raises(ValueError, match="at least one row"):
-        calibrate([])
+    for wrong in ([], [(of, 0.0)], [(of, math.inf)], [*rows, (of, math.nan)]):
+        with pytest.raises(ValueError, match="at least one row, and measured seconds above 0"):
+            calibrate(wrong)

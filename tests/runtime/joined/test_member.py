@@ -175,17 +175,23 @@ def test_a_call_gathers_the_results_by_rank_and_the_rows_by_time(alone, monkeypa
     assert seeded == [torch.device("cuda", 5)]
 
 
-def test_a_call_that_fails_after_a_good_one_fails_and_no_other_begins(alone, monkeypatch):
+def test_a_call_that_fails_after_a_good_one_fails_and_no_other_begins(alone, monkeypatch, capsys):
     monkeypatch.setattr(member, "everyones", lambda packed, group: [packed])
+    monkeypatch.setattr(results, "ROWS_KEPT", 2)
     told = []
     monkeypatch.setattr(member, "record_for_torchrun", told.append)
 
     def fails(worker):
+        for loss in (0.5, 0.25, 0.125):
+            worker.log(loss=loss)
         raise ValueError("so")
 
     assert list(call(alone, lambda worker: 3)) == [3]
     with pytest.raises(WorkerError, match=r"^rank 0 raised ValueError: so") as caught:
-        call(alone, fails)
+        call(alone, fails, live="loss")
+    said = capsys.readouterr().out
+    assert "loss: rank 0 0.25 (step 1)" in said
+    assert "the last 1 rows are left out" in said
     assert told == [caught.value]  # so that torchrun names it too
     assert "in fails" in caught.value.traceback
     assert "in answer" not in caught.value.traceback  # a frame of this package

@@ -15,7 +15,7 @@ from helpers.runtime.local.forkserver import client
 ROOT = Path(__file__).parents[3]
 
 SCRIPT = """\
-import sys
+import os, stat, sys
 from pathlib import Path
 from helpers import launch
 def deed(worker):
@@ -24,6 +24,7 @@ def deed(worker):
 if __name__ == "__main__":
     try:
         text = str(list(launch(deed, workers=3)))
+        assert not stat.S_ISSOCK(os.fstat(2).st_mode), "the server reads what a library prints"
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
     open(sys.argv[1], "w").write(text)
