@@ -71,7 +71,7 @@ def own_frames(finding: str) -> str:
         frame = FRAME.match(line)
         if frame:
             skip = any(part in (frame[1] or "") for part in NOT_THEIRS)
-        elif not line.startswith("    "):
+        elif not line.startswith(("    ", "  [Previous line repeated")):
             skip = False
         if not skip:
             kept.append(line)
