@@ -16,7 +16,10 @@ from helpers.check.limit import TooLong
 from tests.check.grading.conftest import NEEDS_SANDBOX
 from tests.check.grading.test_grade_sandboxed import RIGHT, submit
 
-pytestmark = NEEDS_SANDBOX
+
+@pytest.fixture(autouse=True)
+def some_sandbox(monkeypatch):
+    monkeypatch.setattr(grade, "bubblewrap", lambda: "bwrap")
 
 
 def test_options(tmp_path, monkeypatch, capsys):
@@ -50,10 +53,12 @@ def test_without_a_sandbox_it_asks(tmp_path, monkeypatch):
     monkeypatch.setattr(grade, "bubblewrap", lambda: None)
     with pytest.raises(SystemExit, match="no sandbox on this machine"):
         grade.main([str(tmp_path)])
-    with pytest.raises(SystemExit, match="there is no folder"):
-        grade.main([str(tmp_path / "none")])
+    for path in (str(tmp_path / "none"), __file__):
+        with pytest.raises(SystemExit, match="there is no folder"):
+            grade.main([path])
 
 
+@NEEDS_SANDBOX
 def test_the_table(tmp_path, capsys):
     """Two processes grade; the rows keep the order of the notebooks."""
     submit(tmp_path, "bo", RIGHT)
@@ -166,6 +171,7 @@ def test_a_check_that_breaks_off(monkeypatch, error, row):
     )  # fmt: skip
 
 
+@NEEDS_SANDBOX
 def test_modules_beside_the_submissions_are_not_imported(tmp_path):
     """The command runs as the instructor, and may be called in the folder of the submissions."""
     for name in ("psutil", "argparse", "secrets", "cloudpickle", "json", "ast"):

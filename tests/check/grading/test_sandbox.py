@@ -21,8 +21,6 @@ from helpers.check.grading.sandbox import (
 )
 from tests.check.grading.conftest import NEEDS_SANDBOX
 
-pytestmark = NEEDS_SANDBOX
-
 
 class Never:
     def wait(self, seconds):
@@ -46,6 +44,7 @@ def test_how_the_program_has_ended(how, words):
     assert shut.ending() == words
 
 
+@NEEDS_SANDBOX
 def test_a_program_that_does_not_start_is_no_fault_of_the_submission(monkeypatch):
     monkeypatch.setattr(sandbox.sys, "executable", "/bin/false")
     for trusted in (False, True):
