@@ -165,7 +165,7 @@ def test_ranks_of_a_group_are_named_as_in_the_world(cluster):
         with SharedMemory(pair) as shared:
             about = shared.rank, shared.size, shared.room.segments.pids[shared.rank] == os.getpid()
             try:
-                shared.all_reduce(torch.ones(worker.rank))
+                shared.broadcast(torch.ones(4), src=worker.rank)
             except ValueError as error:
                 found.append(str(error))
         real, shared_segments.where = shared_segments.where, lambda: (worker.rank, 0)
@@ -177,7 +177,8 @@ def test_ranks_of_a_group_are_named_as_in_the_world(cluster):
             shared_segments.where = real
         return about, found
 
-    calls = [f"rank {r} calls all_reduce of {4 * r} bytes, torch.float32, SUM" for r in (1, 2)]
+    said = "rank {0} calls broadcast of 16 bytes, torch.float32, from rank {0}"
+    calls = [said.format(rank) for rank in (1, 2)]
     away = "ranks 1 and 2 are not on one machine"
     assert list(cluster.run(run)) == [
         None,
