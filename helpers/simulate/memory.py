@@ -40,7 +40,8 @@ def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
     alone = in_backward(config)
     again = config.recompute == "full"
     kept = {"sequences": plan.micro, "tokens": local, "ranks": t, "sharded": plan.sequence}
-    flying = min(p - place, m) * (1 + (p - 1) / (p * plan.chunks) if plan.chunks > 1 else 1)
+    v, after = plan.chunks, p - place
+    flying = min(after if v == 1 else ((v - 1) * p + 2 * after - 1) / v, m)
     if plan.schedule is not None:
         schedule = plan.schedule(p, m)
         flying = in_flight(schedule)[place] / len(schedule.stages_of(place))
