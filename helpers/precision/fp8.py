@@ -49,7 +49,8 @@ class DelayedScale:
         if not self.amax and present < float("inf"):
             self.amax.append(present)  # without a history, use the present value
         scale = self.scale
-        rounded = nearest(x.float() * scale, self.form, saturate=True) / scale
+        # In float64: of tiny numbers, float32 could not hold the scale.
+        rounded = nearest(x.double() * scale, self.form, saturate=True) / scale
         if present < float("inf"):  # not NaN either
             self.amax.append(present)
         return rounded.to(x.dtype)

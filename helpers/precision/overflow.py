@@ -121,7 +121,9 @@ class Search(TorchFunctionMode):
         name = getattr(operation, "__name__", str(operation))
         if self.found is not None or name in ("backward", "__get__", "__set__"):
             return operation(*args, **kwargs)
-        inputs = tree_map(keep, (args, kwargs)) if in_place(name) else (args, kwargs)
+        inputs = args, {key: value for key, value in kwargs.items() if key != "out"}
+        if in_place(name) or "out" in kwargs:  # `out` may be an input, too
+            inputs = tree_map(keep, inputs)
         result = operation(*args, **kwargs)
         made = args[0] if name == "__setitem__" else result  # x[0] = y returns nothing
         kind = new_kind(state_of(inputs), state_of(made))

@@ -69,7 +69,7 @@ def replay(
             trained, written = trained + saved * every, written + saved * write
             rest = time - begin - saved * (every + write)
             if wait is None:  # the end is no fault: nothing is lost
-                trained += rest
+                trained, written = trained + min(rest, every), written + max(rest - every, 0.0)
                 break
             lost += rest
         else:

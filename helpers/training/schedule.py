@@ -35,8 +35,9 @@ class Cosine:
             )
 
     def __call__(self, step: int) -> float:
+        step = min(step, self.steps - 1)
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
         gone = (step - self.warmup) / max(self.steps - 1 - self.warmup, 1)
-        wave = (1 + math.cos(math.pi * min(gone, 1.0))) / 2
+        wave = (1 + math.cos(math.pi * gone)) / 2
         return self.peak * (self.final + (1 - self.final) * wave)

@@ -63,6 +63,8 @@ def test_the_scale_is_that_of_the_last_values():
     scale.round(torch.zeros(0))
     scale.round(torch.zeros(3))
     assert scale.scale == 1  # only zeros: any scale is right
+    tiny = torch.tensor([0.0, 2.0**-130])  # float32 has no number as large as their scale
+    assert DelayedScale(E4M3).round(tiny).equal(tiny)
 
 
 @pytest.mark.parametrize("first", [math.inf, -math.inf, math.nan])

@@ -74,6 +74,8 @@ def test_what_is_given_is_not_new():
     assert find_overflow(stored, torch.zeros(2), torch.tensor(inf)) is None
     found = find_overflow(lambda x: x.exp(), x=torch.full((2,), 100.0))
     assert (found.operation, found.largest) == ("exp", 100)
+    found = find_overflow(lambda x: torch.exp(x, out=x), torch.full((2,), 100.0))
+    assert (found.operation, found.largest) == ("exp", 100)
     assert find_overflow(lambda: torch.ones(3) + 1) is None
 
 

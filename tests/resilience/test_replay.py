@@ -21,6 +21,7 @@ COSTS = {"every": 4.0, "write": 1.0, "restart": 2.0}
         ([(5, 3)], 12, 6, 1, 0, 5),  # three units without a server
         ([(5, 3), 6], 12, 8, 1, 0, 3),  # the second fault ends the wait: another server
         ([11], 12, 8, 2, 1, 1),  # the end comes in the restart
+        ([], 14.5, 12, 2.5, 0, 0),  # the end comes in a writing
     ],
 )
 def test_by_hand(stops, until, trained, written, lost, down):

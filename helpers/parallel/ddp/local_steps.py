@@ -9,6 +9,7 @@ import torch
 
 from helpers.comm.transport import GroupTransport, coalesced
 from helpers.parallel.ddp.owner import Replicated
+from helpers.parallel.offload.front import Moved
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import said_by, to
 from helpers.parallel.units import units
@@ -26,7 +27,7 @@ from helpers.state.placing import pending
 BOUND = 0.75
 
 
-class LocalSteps(Replicated):
+class LocalSteps(Moved, Replicated):
     """Replicas along `axis` update alone, and average every H updates.
 
     A replica may be several ranks, which sum gradients over the other axes of `sums` in each step,

@@ -6,7 +6,7 @@ from functools import partial
 
 
 class Moved:
-    """Move an owner's updates: to a disk, into the backward, or beside the next step.
+    """Move an owner's updates: to a disk, into the backward, beside the next step, or to replicas.
 
     An owner has one such class in front of it, or none.
     """

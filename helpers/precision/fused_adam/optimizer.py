@@ -98,7 +98,9 @@ class FusedAdamW(torch.optim.AdamW):
         own = chain.from_iterable(group["params"] for group in self.param_groups)
         for number, p in zip(saved, own, strict=True):
             state = state_dict["state"].get(number)
-            if state and self._has_master(p):
+            if not self._has_master(p):
+                self.state.get(p, {}).pop("master", None)  # of an optimizer that has them
+            elif state:
                 for name in {"master", "exp_avg", "exp_avg_sq"} & state.keys():
                     value = state[name].to(p.device, torch.float32, copy=True)
                     self.state[p][name] = value

@@ -10,6 +10,7 @@ import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
+from helpers.parallel.ddp.local_steps import LocalSteps
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.offload.delay import BOUND, LATE, Delayed, delayed
 from helpers.parallel.offload.disk import on_disk
@@ -190,9 +191,11 @@ def test_updates_beside_a_step_need_master_copies(moved):
 MOVED = (delayed, speculative, partial(on_disk, folder=""))
 
 
-@pytest.mark.parametrize(("outer", "inner"), list(permutations(MOVED, 2)))
+@pytest.mark.parametrize(
+    ("outer", "inner"), [*permutations(MOVED, 2), *((moved, lambda: LocalSteps) for moved in MOVED)]
+)
 def test_an_owner_moves_its_updates_in_one_way(outer, inner):
-    with pytest.raises(ValueError, match=r"Local moves its updates already: \w+ cannot too"):
+    with pytest.raises(ValueError, match=r"Local\w* moves its updates already: \w+ cannot too"):
         outer(inner())
 
 

@@ -298,6 +298,9 @@ def test_master_copies_after_the_state_of_torch():
     assert {state[name].dtype for name in (*STATE, "master")} == {torch.float32}
     assert (state["master"] - before).abs().max() < 2e-3  # from the parameter, by one step
     assert theirs.state[others[0]]["exp_avg"].dtype == torch.bfloat16  # not changed
+    without = FusedAdamW(mine)  # loads a state with master copies, but has none
+    without.load_state_dict(ours.state_dict())
+    assert without.state[mine[0]].keys() == set(STATE)
 
 
 @pytest.mark.parametrize(
