@@ -1,19 +1,31 @@
 """The step's order, and each seam on its own, compared with one process."""
 
+import os
+import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
+from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.parallel.ddp.local_steps import LocalSteps
 from helpers.parallel.ddp.strategy import DataParallel
+from helpers.parallel.offload.delay import delayed
+from helpers.parallel.offload.disk import on_disk
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.owners.local import Local
 from helpers.parallel.precision import EmulatedFp8, Mixed, Plain
 from helpers.parallel.single import Single
 from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
+from helpers.parallel.zero.plusplus import ZeroPlusPlus
+from helpers.parallel.zero.stage1 import Zero1
+from helpers.parallel.zero.stage2 import Zero2
+from helpers.parallel.zero.stage3 import Zero3
 from helpers.precision.scaling import LossScale
 from helpers.runtime.launch import launch
 from helpers.training.twin import compare
@@ -182,3 +194,35 @@ def test_an_evaluation_ends_with_a_rest_and_the_bound_is_the_largest():
     assert trainer.bound == 0.3
     assert trainer.lossy == "it computes in torch.bfloat16, and on purpose"
     assert Recipe(precision=EmulatedFp8())(TINY, 0).bound > 0.3
+
+
+SHARED = {"transport": SharedTransport}
+CLOSED = {
+    "replicas": partial(LocalSteps, every=1, **SHARED),
+    **{owner.__name__: partial(owner, **SHARED) for owner in (Zero1, Zero2, Zero3)},
+    "nodes": partial(ZeroPlusPlus, inside=SharedTransport, between=SharedTransport),
+    "late": delayed(partial(Zero1, **SHARED)),
+    "on disk": on_disk(partial(Zero1, **SHARED), folder="files", block=4096),
+}
+
+
+def closed(worker, folder):
+    """What each trainer leaves: threads and descriptors, or the hooks of its modules."""
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    mesh, left = make_mesh(Layout(node=1, dp=worker.world_size)), {}
+    opened = lambda: (threading.active_count(), len(os.listdir("/proc/self/fd")))  # noqa: E731
+    for name, owner in CLOSED.items():
+        seams = {"transform": partial(plain, data=("node", "dp")), "precision": EXACT}
+        before = opened()
+        trainer = Recipe(owner=owner, **seams)(TINY, 0, mesh)
+        trainer.step(random_batch(worker.rank, 2, 8, 32))
+        trainer.close()
+        hooks = sum(len(module._forward_pre_hooks) for module in trainer.model.modules())
+        if (opened(), hooks) != (before, 0):
+            left[name] = before, opened(), hooks
+    return left
+
+
+def test_a_closed_trainer_leaves_nothing_open(tmp_path):
+    assert list(launch(closed, 2, device="cpu", folder=tmp_path)) == [{}, {}]

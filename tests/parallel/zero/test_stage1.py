@@ -1,7 +1,6 @@
 """Stage 1, and the step that all stages share: its order, its memory, and what a failure leaves."""
 
 import contextlib
-import threading
 from collections import Counter
 from functools import partial
 
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
-from helpers.comm.transport import SharedTransport
 from helpers.data.batch import random_batch
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.transform import plain
@@ -132,17 +130,3 @@ def test_a_step_that_failed_leaves_nothing_to_the_next():
         for distance, (first, *later) in run:
             assert distance < 1e-12
             assert later == [first, first]  # a unit that is used is waited for
-
-
-def closed(worker, owners):
-    torch.set_num_threads(1)
-    mesh, threads = make_mesh(Layout(dp=worker.world_size)), threading.active_count()
-    for owner in owners:
-        trainer = Recipe(owner=partial(owner, transport=SharedTransport))(ODD, 0, mesh)
-        trainer.step(random_batch(worker.rank, 2, 8, ODD.vocab))
-        trainer.close()
-    return threading.active_count() - threads
-
-
-def test_a_closed_owner_leaves_no_thread_behind():
-    assert list(launch(closed, 2, device="cpu", owners=[Zero1, Zero2, Zero3])) == [0, 0]

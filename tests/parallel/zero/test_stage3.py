@@ -10,9 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from helpers.comm.mesh import Layout, make_mesh
 from helpers.models.gpt import GPT, GPTConfig
-from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
 from tests.parallel.beside import frozen
@@ -141,21 +139,6 @@ def test_a_unit_with_frozen_parameters_stays_until_the_next_unit_s_backward():
     some = frozen("attention.", "norm.weight")
     for _, step, _ in launch(told, 3, device="cpu", owner=Zero3, transform=some):
         assert moved(step)[-len(lines(FROZEN)) :] == lines(FROZEN)
-
-
-def closed(worker):
-    """The hooks that gather a tied embedding for the head, before and after `close`."""
-    mesh = make_mesh(Layout(dp=worker.world_size))
-    trainer = Recipe(owner=Zero3)(replace(UNTIED, tied=True), 0, mesh)
-    modules = list(trainer.model.modules())
-    before = sum(len(m._forward_pre_hooks) for m in modules)
-    trainer.close()
-    return before, sum(len(m._forward_pre_hooks) for m in modules)
-
-
-def test_a_closed_owner_leaves_no_hook():
-    """One before each of three units, and one for the embedding before the head."""
-    assert list(launch(closed, 3, device="cpu")) == [(4, 0)] * 3
 
 
 def test_parameters_have_no_memory_of_their_own_and_stay_tied():
