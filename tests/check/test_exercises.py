@@ -18,7 +18,7 @@ import torch
 
 from helpers import check
 from helpers.check import hidden, ranks
-from helpers.check.exercise import Edit, Exercise
+from helpers.check.exercise import RAISED, Edit, Exercise
 from helpers.check.grading.submissions import NOT_GRADED
 from helpers.check.ranks import OnRanks
 
@@ -112,6 +112,31 @@ def finds(verdict, hint):
 def readable(finding: str) -> bool:
     lines = finding.splitlines()
     return bool(lines) and "cannot compare" not in finding and max(map(len, lines)) < 400
+
+
+@pytest.mark.parametrize("name", [name for name in DATA if getattr(exercise(name), "about", None)])
+def test_a_facet_that_no_mistake_explains_gets_its_own_hint(name):
+    data, hints = exercise(name), {}
+    rights = [data.expected(case) for case in data.asked()]
+    for facet in (*rights[0], RAISED):
+        words = next(filter(facet.endswith, data.about), None)
+        if words and words not in hints:
+            traces = iter([rights[0] | {facet: ("?",) * 9}, *rights[1:]])
+            hints[words] = data.judged(lambda _, rest=traces: next(rest)).hint
+    assert hints == data.about
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("free, references", "1 / 0; free, references", ": your function raised ZeroDivisionError"),
+        ("tables[fork] =", "1 / 0; tables[fork] =", ": operation 4, 'fork a as f' raised Zero"),
+        ("needs a block, but none is free", "has to wait", "passed"),
+    ],
+)
+def test_what_an_error_in_an_operation_says(old, new, said):
+    data = exercise("block_allocator")
+    assert said in repr(data(Edit(old, new).of(data.right)))
 
 
 @pytest.mark.parametrize(("name", "number"), FAILING)
