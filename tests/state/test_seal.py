@@ -71,6 +71,7 @@ def flip_a_bit(path):
         (lambda path: (path / SEAL).write_text("{"), f"{SEAL} is not readable"),
         (lambda path: (path / SEAL).write_text("[]"), f"{SEAL} is not readable"),
         (shutil.rmtree, "no such folder"),
+        (lambda path: shutil.rmtree(path) or path.write_text("a file"), "no such folder"),
     ],
 )
 def test_damage_is_named(tmp_path, damage, message):
@@ -104,7 +105,7 @@ def test_an_interrupted_writing_is_no_checkpoint(tmp_path):
 
 
 def test_the_newest_whole_one(tmp_path):
-    assert newest(tmp_path / "nothing") is None
+    assert newest(tmp_path / "nothing") is newest(__file__) is None
     for step in (1, 2, 10):
         write(tmp_path / f"step_{step:06d}")
     assert newest(tmp_path).name == "step_000010"
