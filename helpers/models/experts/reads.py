@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.models.counts import bytes_per_sequence, bytes_per_token, flops_per_token, parameters
+from helpers.models.counts import (
+    CORES,
+    bytes_per_sequence,
+    bytes_per_token,
+    flops_per_token,
+    parameters,
+)
 from helpers.models.gpt import GPTConfig
+from helpers.models.latent import absorbing_is_cheaper
 
 
 def expected_distinct(experts: int, chosen: int, batch: int) -> float:
@@ -74,7 +81,27 @@ def decode(
     read = count.total - table - routed * (1 - share) + rows
     each = bytes_per_sequence(config, dtype) + tokens * bytes_per_token(config, dtype)
     return Decode(
-        flops=batch * flops_per_token(config, tokens, part="forward"),
+        flops=batch * step_flops(config, config.length(tokens)),
         weights=read * dtype.itemsize,
         cache=batch * each,
     )
+
+
+def step_flops(config: GPTConfig, tokens: int) -> int:
+    """Count the FLOPs for the last of T tokens, with a cache of the others.
+
+    Latent attention reads the latents, or makes all keys and values again: see `LatentAttention`.
+    """
+    flops = flops_per_token(config, 1, part="forward", attention=False)
+    for kind in config.mixers:
+        w = config.latent_widths
+        if kind.startswith("mamba"):  # C h
+            sizes = getattr(config, kind)
+            flops += 2 * sizes.channels(config.width) * sizes.state
+        elif kind == "latent" and absorbing_is_cheaper(w, 1, tokens):
+            flops += 2 * config.heads * tokens * (2 * w.kv_rank + w.rope)
+        else:
+            flops += CORES[kind](config, tokens)["forward"]
+            if kind == "latent":
+                flops += 2 * config.heads * (tokens - 1) * w.kv_rank * (w.nope + w.value)
+    return flops

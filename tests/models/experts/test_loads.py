@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.measure.flops import flops_of
+from helpers.models.caches.preallocated import Preallocated
 from helpers.models.counts import parameters
 from helpers.models.experts.loads import loads_of
 from helpers.models.experts.reads import decode, expected_distinct
-from helpers.models.gpt import GPTConfig, build
+from helpers.models.gpt import GPTConfig, build, kept_by
 from helpers.models.published import MODELS, SPARSE
-from helpers.models.settings import ExpertSettings
+from helpers.models.settings import ExpertSettings, Latent, Mamba2Settings
 
 EXPERTS = ExpertSettings(count=6, chosen=2, hidden=5, after=1, capacity=0.8)
 CONFIG = GPTConfig(vocab=31, context=8, width=12, layers=3, heads=3, experts=EXPERTS)
@@ -71,6 +73,25 @@ def test_a_step_reads_each_weight_once_and_the_chosen_experts(tied, positions):
     assert one.weights == pytest.approx(4 * (weights + rows))
     assert one.cache == 3 * 7 * 3 * 2 * 12 * 4
     assert one.intensity == one.flops / one.bytes
+
+
+LATENTS = [
+    {"mixer": "latent", "latent": Latent(kv_rank=c, nope=n, rope=4, value=n)}
+    for c, n in ((3, 5), (9, 1))  # the step reads the latents; it makes all keys and values again
+]
+STATES = [{"mixer": "mamba"}, {"mixer": "mamba2", "mamba2": Mamba2Settings(head=8)}]
+
+
+@pytest.mark.parametrize("tokens", [2, 8])
+@pytest.mark.parametrize("changes", [{}, *LATENTS, *STATES])
+def test_a_step_has_the_flops_of_a_real_one(changes, tokens):
+    config = replace(CONFIG, **changes)
+    model, x = build(config, 0).eval(), torch.randint(31, (5, tokens))
+    with torch.no_grad():
+        cache = Preallocated(kept_by(model), 5, tokens)
+        model(x[:, 1:], cache=cache)
+        real = flops_of(lambda: model(x[:, :1], cache=cache))
+    assert decode(config, 5, tokens).flops == real.forward
 
 
 def test_one_token_reads_the_active_parameters():
