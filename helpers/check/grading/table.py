@@ -9,7 +9,7 @@ from pathlib import Path
 FORMULA = "=+-@＝＋－＠"  # a spreadsheet takes a text that begins so for a formula
 LISTED = 10  # files that are named
 # A frame of a traceback, with its lines of code; and one of the submission (see `inside.define`).
-FRAME = re.compile(r'^ *File "[^"]*", line \d+.*\n?(?: {4}.*\n?)*', re.M)
+FRAME = re.compile(r'^ *File "[^"]*", line \d+.*\n?(?:  (?:  |\[Previous line).*\n?)*', re.M)
 THEIRS = re.compile(r'^ *File "<notebook \d+>", line (\d+), in (\S+)(?:\n {4}(.*))?', re.M)
 TRACEBACK = "Traceback (most recent call last):\n"
 

@@ -41,6 +41,7 @@ Traceback (most recent call last):
   File "<notebook 1>", line 3, in ring
     x[rank] = y
     ~^^^^^^
+  [Previous line repeated 2 more times]
 IndexError: out of range
 Hint: count"""
 
