@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 
+from helpers.parallel.tensor.layers import RowParallel
 from helpers.precision.fp8 import emulate_fp8
 from helpers.precision.scaling import LossScale
 
@@ -166,6 +167,9 @@ class EmulatedFp8(Mixed):
 
     All else is as in `Mixed`. Each rank has its own history of largest magnitudes, so the ranks'
     scales may differ.
+
+    Raises:
+        ValueError: from a Trainer, if its layers are tensor-parallel.
     """
 
     @property
@@ -177,4 +181,9 @@ class EmulatedFp8(Mixed):
         return FP8_BOUND
 
     def prepare(self, model: torch.nn.Module):
+        if any(isinstance(module, RowParallel) for module in model.modules()):
+            raise ValueError(
+                "tensor-parallel layers have products of their own, which fp8 emulation does not "
+                "round: use a layout without tp"
+            )
         emulate_fp8(model)

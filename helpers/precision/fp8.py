@@ -40,11 +40,15 @@ class DelayedScale:
         exponent = torch.frexp(torch.tensor(self.form.largest / largest, dtype=torch.float64))[1]
         return 2.0 ** (int(exponent) - 1)  # at most form.largest / largest
 
-    def round(self, x: torch.Tensor) -> torch.Tensor:
+    def round(self, x: torch.Tensor, note: bool = True) -> torch.Tensor:
         """Round a tensor to the format, by the scale so far; then note its largest magnitude.
 
         Numbers that are larger than all of the history saturate.
+
+        Args:
+            note: False leaves the history as it is.
         """
+        before = self.amax.copy()
         present = float(x.detach().abs().max()) if x.numel() else 0.0
         if not self.amax and present < float("inf"):
             self.amax.append(present)  # without a history, use the present value
@@ -53,6 +57,7 @@ class DelayedScale:
         rounded = nearest(x.double() * scale, self.form, saturate=True) / scale
         if present < float("inf"):  # not NaN either
             self.amax.append(present)
+        self.amax = self.amax if note else before
         return rounded.to(x.dtype)
 
 
@@ -60,12 +65,12 @@ class RoundInForward(torch.autograd.Function):
     """Round a tensor in the forward. The backward passes the gradient on unchanged."""
 
     @staticmethod
-    def forward(ctx, x, scale: DelayedScale):
-        return scale.round(x)
+    def forward(ctx, x, scale: DelayedScale, note: bool):
+        return scale.round(x, note)
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient, None
+        return gradient, None, None
 
 
 class RoundInBackward(torch.autograd.Function):
@@ -94,8 +99,9 @@ class EmulatedLinear(nn.Linear):
         return made
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = RoundInForward.apply(x, self.input)
-        weight = RoundInForward.apply(self.weight, self.weights)
+        note = torch.is_grad_enabled()  # an evaluation does not change the training
+        x = RoundInForward.apply(x, self.input, note)
+        weight = RoundInForward.apply(self.weight, self.weights, note)
         y = RoundInBackward.apply(functional.linear(x, weight), self.gradient)
         return y if self.bias is None else y + self.bias
 

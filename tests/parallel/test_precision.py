@@ -16,6 +16,7 @@ from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.precision import EmulatedFp8, Mixed, Plain
 from helpers.parallel.single import Single
+from helpers.parallel.tensor.layers import RowParallel
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
@@ -229,6 +230,11 @@ def test_what_each_precision_says_of_itself():
     hosted = OnHost(scaled).start()
     assert hosted.inner.scale is not scaled.scale
     assert hosted.state() == scaled.state()
+
+
+def test_what_fp8_cannot_round_is_refused():
+    with pytest.raises(ValueError, match="use a layout without tp"):
+        EmulatedFp8().prepare(RowParallel(torch.nn.Linear(2, 2), None))
 
 
 def test_float16_without_a_scale_is_refused():

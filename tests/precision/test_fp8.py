@@ -27,6 +27,9 @@ def test_each_product_has_8_bit_inputs():
     x, gradient = torch.randn(7, 5, requires_grad=True), torch.randn(7, 3)
     y = emulated(x)
     y.backward(gradient)
+    with torch.no_grad():
+        emulated(100 * x)
+    assert set(emulated.input.amax) == {x.abs().max().item()}  # an evaluation is not noted
     x8 = rounded(x.detach(), E4M3, x.abs().max())
     w8 = rounded(linear.weight.detach(), E4M3, linear.weight.abs().max())
     g8 = rounded(gradient, E5M2, gradient.abs().max())

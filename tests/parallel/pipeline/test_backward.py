@@ -13,6 +13,7 @@ from helpers.models.gpt import GPTConfig, build
 from helpers.parallel.pipeline.backward import Share, TwoParts, second
 from helpers.parallel.tensor.layers import RowParallel
 from helpers.parallel.tensor.regions import Whole
+from helpers.precision.fp8 import EmulatedLinear
 
 SIZES = {"vocab": 33, "context": 12, "width": 24, "layers": 2, "heads": 4}
 CONFIGS = {
@@ -171,6 +172,13 @@ def test_a_first_part_that_failed_leaves_the_next_backward_whole():
     wanted = torch.autograd.grad(y.sum(), module[0].weight)[0]
     module(x).sum().backward()
     torch.testing.assert_close(module[0].weight.grad, wanted)
+
+
+def test_a_module_that_rounds_keeps_its_own_product():
+    linear, x = EmulatedLinear.of(nn.Linear(4, 3)), torch.randn(2, 4)
+    wanted = linear(x)
+    TwoParts(linear)
+    assert torch.equal(linear(x), wanted)
 
 
 class Kept:
