@@ -83,7 +83,7 @@ def drift(
     """Train on ranks, and return the first drift along an axis; None if the replicas stay alike.
 
     No twin is needed. A module's output counts as replicated if it has the plain model's shape:
-    what is cut, by tokens or by heads, is left out.
+    what is cut, by tokens or by heads, is left out. So are outputs of other sequences, along dp.
 
     Args:
         strategy, config, sequences, batches, dtype, optimizer, seed, device: as for `compare`.
@@ -153,7 +153,7 @@ def replicas(kind: str, one: Witness, other: Witness, shapes: Mapping) -> Iterat
     match kind:
         case "loss":
             yield "", *(torch.tensor(seen.loss, dtype=torch.float64) for seen in (one, other))
-        case "forward" | "backward":
+        case "forward" | "backward" if torch.equal(one.numbers, other.numbers):
             ours, theirs = getattr(one, kind), getattr(other, kind)
             for name, value in ours.items():
                 # what is not of the plain shape is cut: other ranks have other numbers
