@@ -58,7 +58,7 @@ def alpa(
         (shape, (devices // tp, tp)): devices
         for shape, devices in submeshes(cluster.nodes, cluster.gpus_per_node).items()
         for tp in (2**k for k in range(cluster.gpus_per_node.bit_length()))
-        if devices % tp == 0 and sequences % (devices // tp) == 0
+        if shape[1] % tp == 0 and sequences % (devices // tp) == 0
     }
     known: dict[Hashable, Cost | None] = {}
 

@@ -96,7 +96,7 @@ def recipe(point: Point) -> Recipe:
         schedule=schedule,
         cuts=cuts,
         transform=SEQUENCE if plan.sequence and plan.ranks("tp") > 1 else plain,
-        owner=OWNERS[plan.zero if plan.ranks("dp") > 1 else 0],
+        owner=OWNERS[plan.zero if plan.ranks("dp") * plan.ranks("cp") > 1 else 0],
     )
 
 

@@ -62,11 +62,11 @@ class Inter:
 
 
 def submeshes(nodes: int, gpus_per_node: int) -> dict[tuple[int, int], int]:
-    """(nodes, GPUs of each) of a stage -> all its GPUs: a power of two in a node, or whole nodes.
+    """(nodes, GPUs of each) of a stage -> all its GPUs: nodes, or a power of two that divides one.
 
     With these shapes, any choice with the right number of GPUs fits the cluster (Alpa, appendix A).
     """
-    within = [(1, 2**k) for k in range(gpus_per_node.bit_length()) if 2**k < gpus_per_node]
+    within = [(1, 2**k) for k in range(gpus_per_node.bit_length()) if gpus_per_node % 2**k == 0]
     shapes = [*within, *((n, gpus_per_node) for n in range(1, nodes + 1))]
     return {shape: math.prod(shape) for shape in shapes}
 

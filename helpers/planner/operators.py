@@ -20,8 +20,10 @@ def operators(
             first operator stands for what the stage before sends.
 
     Raises:
-        ValueError: another mixer.
+        ValueError: another mixer, or experts.
     """
+    if config.experts is not None:
+        raise ValueError("no operators are known for experts: plan a model without them")
     size = {"sequences": sequences, "tokens": tokens}
     width = {"width_in": config.width, "width_out": config.width}
     found = []
@@ -40,7 +42,7 @@ def operators(
         )  # fmt: skip
 
     def norm(name, inputs=None):
-        scales = 2 if config.norm == "layer" else 1
+        scales = 2 if config.norm == "layer" and config.bias else 1
         return add(name, "norm", inputs, parameters=((config.width, "v"),) * scales)
 
     if first:

@@ -111,7 +111,7 @@ def plan(
     Raises:
         ValueError: no plan uses these GPUs, or none needs so little memory.
     """
-    points = []
+    points, reason = [], ""
     shapes = {again: replace(config, recompute=again) for again in RECOMPUTE}
     for one, recompute in candidates(config, cluster, sequences, tokens or config.context, axes,
                                      fixed):  # fmt: skip
@@ -121,12 +121,13 @@ def plan(
             if memory < math.inf and sum(bytes_of(shape, one).values()) > memory:
                 continue
             points.append(Point(config=shape, plan=one, step=step_time(shape, one, cluster, rates)))
-        except ValueError:  # sizes do not divide
-            continue
+        except ValueError as why:  # sizes do not divide
+            reason = f"; the last one that was tried: {why}"
     if not points:
         raise ValueError(
             f"no plan cuts {sequences} sequences and the model over {cluster.gpus} GPUs"
             + (f", with {memory:.3g} bytes each" if memory < math.inf else "")
+            + reason
         )
     return Plans(tuple(front(points)), len(points))
 

@@ -63,15 +63,14 @@ def check(config: GPTShape, plan: Plan, cluster: Topology):
     layout, p = plan.layout, plan.ranks("pp")
     if unknown := set(layout.axes) - set(AXES):
         raise ValueError(f"{layout.title()}: the axes are {', '.join(AXES)}, not {min(unknown)!r}")
-    if config.experts is not None:
-        raise ValueError("the times of experts are not known: predict a model without them")
     if layout.world_size != cluster.gpus:
         raise ValueError(f"{layout.title()} is not for {cluster.gpus} GPUs")
-    check_sizes(config, plan.ranks("tp"), plan.tokens if plan.sequence else plan.ranks("tp"))
     if min(plan.sequences, plan.tokens, plan.micro, plan.chunks) < 1:
         raise ValueError("sequences, tokens, micro and chunks must be positive")
-    if plan.tokens % plan.ranks("cp"):
+    part, rest = divmod(plan.tokens, plan.ranks("cp"))
+    if rest:
         raise ValueError(f"{plan.tokens} tokens do not divide over {plan.ranks('cp')} parts")
+    check_sizes(config, plan.ranks("tp"), part if plan.sequence else plan.ranks("tp"))
     if plan.sequences % (plan.ranks("dp") * plan.micro):
         raise ValueError(
             f"{plan.sequences} sequences are no micro-batches of {plan.micro} on "

@@ -88,8 +88,8 @@ def step(
         algorithm: of the messages, one of `collective_time.ALGORITHMS`; None: the fastest.
 
     Raises:
-        ValueError: the GPUs do not divide the heads, or with `sequence` the tokens; a number is not
-            positive; no such algorithm.
+        ValueError: another mixer, experts, or no MLP; the GPUs do not divide the heads, or with
+            `sequence` the tokens; a number is not positive; no such algorithm.
     """
     ranks = topology.gpus
     check_sizes(config, ranks, tokens if sequence else ranks)
@@ -150,6 +150,10 @@ def check_sizes(config: GPTShape, ranks: int, tokens: int):
             f"the mixers are {', '.join(sorted(kinds))}, but the simulated step knows the times of "
             "attention alone"
         )
+    if config.experts is not None:
+        raise ValueError("the times of experts are not known: predict a model without them")
+    if not config.inner:
+        raise ValueError("the times of blocks without an MLP are not known: choose another mlp")
     if config.heads % ranks:
         raise ValueError(f"{config.heads} query heads do not divide over {ranks} GPUs")
     if tokens % ranks:

@@ -4,13 +4,16 @@ import itertools
 
 import pytest
 
+from helpers.comm.layout import Layout
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.parallel.zero.stage1 import Zero1
 from helpers.planner.executed import Layers, recipe, run_cuts
-from helpers.planner.plan import plan
+from helpers.planner.plan import Point, plan
 from helpers.plans.schedules import one_f_one_b
 from helpers.plans.schedules.times import bubble, timeline
 from helpers.runtime.launch import launch
+from helpers.simulate.plan import Plan
 from helpers.simulate.topology import DGX_A100
 from helpers.training.twin import compare
 
@@ -40,6 +43,8 @@ def test_each_rank_takes_its_part_of_a_sequence():
         found = plan(CONFIG, DGX_A100.of(4), 8, axes=("cp", "tp"), micro=1, sequence=sequence)
         recipes += [next(recipe(p) for p in found.points if p.plan.ranks("cp") == 2)]
     assert list(launch(taken, workers=4, recipes=recipes)) == [[(8, 4), (8, 4)]] * 4
+    one = Plan(layout=Layout(cp=2), sequences=8, tokens=8, zero=1)  # states are cut over cp, too
+    assert recipe(Point(config=CONFIG, plan=one, step=None)).owner is Zero1
 
 
 def taken(worker, recipes):

@@ -87,6 +87,10 @@ def test_the_pipeline_is_the_best_of_all(model, micro_batches, memory):
 def test_submeshes_are_powers_of_two_within_a_node_and_whole_nodes():
     assert submeshes(3, 4) == {(1, 1): 1, (1, 2): 2, (1, 4): 4, (2, 4): 8, (3, 4): 12}
     assert submeshes(1, 1) == {(1, 1): 1}
+    assert submeshes(1, 6) == {(1, 1): 1, (1, 2): 2, (1, 6): 6}  # three times 4 do not fit 2 nodes
+    config = GPTConfig(width=8, heads=4, layers=1)
+    with pytest.raises(NoPlan):  # 4 GPUs along "tp" would not be on one node of 6
+        alpa(config, replace(DGX_A100, nodes=2, gpus_per_node=6), **RATE | {"sequences": 3})
 
 
 def uniform(times, devices, micro_batches):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.models.bamba import bamba
 from helpers.models.gpt import GPTConfig
-from helpers.models.settings import Mamba2Settings
+from helpers.models.settings import ExpertSettings, Mamba2Settings
 from helpers.planner.intra_operator import as_problem, intra_operator
 from helpers.planner.operators import operators
 from helpers.planner.problem import NoPlan
@@ -258,3 +258,5 @@ def test_a_bamba_s_operators_have_its_parameters_and_work(tokens, changes):
 def test_other_mixers_have_no_operators():
     with pytest.raises(ValueError, match="mamba"):
         operators(GPTConfig(mixer="mamba"), 1, 8, range(1))
+    with pytest.raises(ValueError, match="experts"):
+        operators(GPTConfig(experts=ExpertSettings(count=4)), 1, 8, range(1))

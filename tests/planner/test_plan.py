@@ -1,6 +1,7 @@
 """A front of plans; what published runs chose, and where this planner disagrees with them."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -75,6 +76,8 @@ def test_options_that_are_not_chosen():
     assert {point.plan.chunks for point in plan(SMALL, DGX_A100.of(4), 8, chunks=2).points} == {2}
     with pytest.raises(ValueError, match="no plan cuts 7 sequences and the model over 4 GPUs"):
         plan(SMALL, DGX_A100.of(4), 7, axes=("dp",))
+    with pytest.raises(ValueError, match="the last one that was tried: the mixers are mamba2"):
+        plan(replace(SMALL, mixer="mamba2"), DGX_A100.of(4), 8)
 
 
 def test_a_front_draws_itself():

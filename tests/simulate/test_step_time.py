@@ -330,6 +330,7 @@ def test_memory_by_hand():
         ({"chunks": 2}, "interleaving"),
         ({"pp": 2, "chunks": 2, "sequences": 3}, "interleaving"),
         ({"tp": 64}, "32 query heads do not divide"),
+        ({"cp": 128, "tp": 32, "sequence": True}, "16 tokens do not divide over 32 GPUs"),
         ({"micro": 0}, "must be positive"),
         ({"pp": 2, "cuts": (8,)}, "do not give 2 stages"),
     ],

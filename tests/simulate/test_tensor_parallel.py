@@ -8,6 +8,7 @@ import pytest
 
 from helpers.models.config import GPTConfig
 from helpers.models.gpt import GPT
+from helpers.models.settings import ExpertSettings
 from helpers.simulate.collective_time import fastest, seconds
 from helpers.simulate.hardware import A100, H100
 from helpers.simulate.tensor_parallel import forward_flops, moved, step, weak
@@ -200,7 +201,14 @@ def test_senseless_numbers(change, words):
         step(LARGE, **work)
 
 
-def test_other_mixers_are_refused():
-    latent = replace(LARGE, mixer="latent")
-    with pytest.raises(ValueError, match="the mixers are latent, but the simulated step knows"):
-        step(latent, **WORK, topology=DGX_H100, flops_per_second=1e14)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mixer": "latent"}, "the mixers are latent, but the simulated step knows"),
+        ({"mlp": "swiglu", "bias": False, "experts": ExpertSettings(count=4)}, "times of experts"),
+        ({"mlp": "none"}, "blocks without an MLP"),
+    ],
+)
+def test_other_blocks_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        step(replace(LARGE, **change), **WORK, topology=DGX_H100, flops_per_second=1e14)
