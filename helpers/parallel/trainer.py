@@ -181,8 +181,8 @@ class Trainer(Strategy):
         if skipped:
             self.owner.skip()
         else:
-            self.owner.update(self.owner.rule, self.rule.factor(norm))
             self.balance.update()
+            self.owner.update(self.owner.rule, self.rule.factor(norm))
             self.spread()
         self.precision.adapt(skipped=skipped)
         mean = loss.wait() / max(count, 1)

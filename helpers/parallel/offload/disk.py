@@ -38,8 +38,8 @@ class OnDisk(Moved):
         if rule.rule != "adamw":
             raise ValueError(f"the files have room for AdamW's state, not for that of {rule.rule}")
         super().__init__(model, parts, mesh, rule=rule, **seams)
-        own = {name: m for name, m in self.masters.items() if m.requires_grad}
-        copies = [m for name, m in own.items() if m is not self.values[name]]
+        own = self.masters  # frozen ones, too: they may be of a state that was loaded
+        copies = [m for name, m in own.items() if m.requires_grad and m is not self.values[name]]
         rank = 0 if mesh is None else mesh.rank
         self.disk = StateOnDisk(own, copies, self.folder, rank, self.block, self.buffers)
         self.decay = {name: rule.weight_decay * decays(self.world.own[name]) for name in own}

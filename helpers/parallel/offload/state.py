@@ -105,6 +105,8 @@ class StateOnDisk:
             if name in flat:
                 g = flat[name][there].to("cpu")
                 adamw_of(p, g, m, v, steps[name], rule.lr, rule.betas, rule.eps, decay[name])
+            elif not self.tensors[name].requires_grad:
+                p.copy_(self.flat[name][there])  # a router's balance changes without a gradient
             self.flat[name][there] = p
 
         self.allocate()

@@ -8,12 +8,14 @@ import shutil
 import signal
 import subprocess
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
+from helpers.models.settings import ExpertSettings
 from helpers.parallel.offload import versions
 from helpers.parallel.offload.blocks import BlockFile
 from helpers.parallel.offload.disk import on_disk, recover
@@ -26,7 +28,7 @@ from helpers.precision.scaling import LossScale
 from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from helpers.state.seal import BrokenCheckpoint
-from tests.parallel.beside import ODD, RULE, apart, flat
+from tests.parallel.beside import ODD, RULE, apart, flat, frozen
 
 GIVEN = {"dtype": torch.float64, "optimizer": RULE}
 
@@ -183,6 +185,19 @@ def test_another_run_s_files_are_neither_overwritten_nor_mixed_up(in_memory):
     again = make(in_memory)
     assert recover(again) == 1
     assert equal(again.full_state(), 1)
+
+
+def test_what_has_no_gradient_comes_back(in_memory):
+    """Frozen parameters of a state that was loaded; a router's balance."""
+    config = replace(ODD, experts=ExpertSettings(count=4, bias_rate=0.1))
+    recipe = Recipe(owner=on_disk(folder=in_memory, block=4096), transform=frozen("attention"))
+    first, trained = Single(config, 9, **GIVEN), recipe(config, 3, **GIVEN)
+    step(first, 0)
+    trained.load(first.full_state())
+    step(trained, 1)
+    anew = recipe(config, 3, **GIVEN)
+    assert recover(anew) == 2
+    assert apart(anew.full_state()["model"], trained.full_state()["model"]) == 0
 
 
 def test_the_loss_scale_comes_back(in_memory):
