@@ -29,7 +29,8 @@ def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
 
     "working": under full recomputation a block runs again in the backward, and keeps everything
     meanwhile; on the last place the loss has its logits in 2 bytes and in 4, and their gradient in
-    2. "gathered": two whole blocks of ZeRO-3. Left out: what the allocator and the libraries waste.
+    2. "gathered": two whole blocks of ZeRO-3, and a tied embedding, which stays until the step
+    ends. Left out: what the allocator and the libraries waste.
     """
     p, t, m = plan.ranks("pp"), plan.ranks("tp"), plan.micro_batches
     on, local = cut(config, plan)[place], plan.tokens // plan.ranks("cp")
@@ -51,5 +52,6 @@ def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
     logits = plan.micro * local * config.vocab / t * 8 * on.last
     found["working"] = max(working, logits)
     if plan.zero == 3:
-        found["gathered"] = 2 * NUMBER * numbers(config)["block"] / t
+        each, kept = numbers(config), config.tied and on.first and on.last
+        found["gathered"] = NUMBER * (2 * each["block"] + kept * each["embedding"]) / t
     return found

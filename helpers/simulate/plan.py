@@ -139,6 +139,7 @@ def wire(config: GPTShape, plan: Plan, places: list[Stage], rows: list) -> StepP
         zero=plan.zero,
         gradient_bytes=plan.gradient_bytes,
         sequence=plan.sequence,
+        kept=SHARED if config.tied and plan.ranks("pp") == 1 else frozenset(),
         shared=SHARED,
         attention={"way": "ring", "head_width": config.head_width, **heads},
     )

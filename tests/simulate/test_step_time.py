@@ -11,13 +11,14 @@ from helpers.comm.layout import Layout
 from helpers.models.counts import parameters
 from helpers.models.gpt import GPTConfig
 from helpers.plans.schedules import gpipe, interleaved, one_f_one_b, timeline, zero_bubble_h1
+from helpers.plans.step_messages import data_messages
 from helpers.plans.zero_traffic import zero_traffic
 from helpers.simulate import kernels
 from helpers.simulate.hardware import A100
 from helpers.simulate.kernels import Rates, quantised
 from helpers.simulate.links import Links
 from helpers.simulate.memory import at, memory
-from helpers.simulate.plan import Plan, cut, rows_of
+from helpers.simulate.plan import Plan, cut, rows_of, wire
 from helpers.simulate.plan import parameters as parameters_of
 from helpers.simulate.step_time import StageCosts, StageTime, makespan, step_time
 from helpers.simulate.topology import DGX_A100
@@ -241,7 +242,12 @@ def test_zero_shards_bytes_and_sends_more():
     states = [sum(s.memory[kind] for kind in ("parameters", "gradients", "optimizer"))
               for s in found]  # fmt: skip
     assert states == sorted(states, reverse=True)
-    assert found[3].memory["gathered"] == 2 * 2 * kernels.numbers(CONFIG)["block"]
+    each, one = kernels.numbers(CONFIG), plan(dp=8, zero=3)
+    assert found[3].memory["gathered"] == 2 * (2 * each["block"] + each["embedding"])
+    rows = [rows_of(CONFIG, one, on) for on in cut(CONFIG, one)]
+    sends = data_messages(wire(CONFIG, one, cut(CONFIG, one), rows), rows[0])
+    gathers = {row.payload: row.times for row in sends if row.call == "all_gather"}
+    assert gathers == {2 * each["block"]: 8, 2 * each["embedding"]: 1, 2 * each["norm"]: 8}
     sent = [sum(zero_traffic(1.0, 8, stage, micro_batches=4).values()) for stage in range(4)]
     times = [s.parts["dp"] for s in found]
     assert found[1].parts["optimizer"] < found[0].parts["optimizer"] - 0.001
