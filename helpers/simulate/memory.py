@@ -47,11 +47,18 @@ def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
         schedule = plan.schedule(p, m)
         flying = in_flight(schedule)[place] / len(schedule.stages_of(place))
     each = block_activations(config if config.recompute != "none" else alone, **kept)
-    found["activations"] = flying * on.blocks * sum(each.values())
-    working = sum(block_activations(alone, **kept).values()) if again else 0.0
+    found["activations"] = flying * on.blocks * size(config, each, t)
+    working = size(config, block_activations(alone, **kept), t) if again else 0.0
     logits = plan.micro * local * config.vocab / t * 8 * on.last
     found["working"] = max(working, logits)
     if plan.zero == 3:
         each, kept = numbers(config), config.tied and on.first and on.last
         found["gathered"] = NUMBER * (2 * each["block"] + kept * each["embedding"]) / t
     return found
+
+
+def size(config: GPTShape, terms: dict[str, int], t: int) -> float:
+    """Add up a block's terms. Fused attention keeps the keys and values of K heads, not of H."""
+    heads, keys = config.heads // t, max(1, config.key_heads // t)
+    shared = 2 * (heads - keys) / (3 * heads) * (config.attention == "sdpa")
+    return sum(terms.values()) - shared * terms.get("queries, keys, values", 0)

@@ -323,6 +323,13 @@ def test_memory_by_hand():
         block, last = (at(config, one, place)["working"] for place in (0, 3))
         assert last == max(block, 8 * 2048 * 51_200)
         assert (block > 0) == (recompute == "full")
+    for t, saved in ((1, 24), (16, 1)):  # heads of keys whose rows are not kept
+        grouped, all_heads = (
+            at(replace(CONFIG, attention="sdpa", recompute="none", kv_heads=n), plan(tp=t), 0)
+            for n in (8, 32)
+        )
+        less = all_heads["activations"] - grouped["activations"]
+        assert less == pytest.approx(8 * 2 * saved * 128 * inputs / 4096)
     for axes in ({"dp": 8}, {"dp": 2, "cp": 4}):
         shards = [at(CONFIG, plan(**axes, zero=zero), 0)["optimizer"] for zero in (0, 1)]
         assert shards[0] == 8 * shards[1] == 12 * parameters(CONFIG).total
