@@ -1,7 +1,9 @@
 """One rank of a launcher, step by step; the other ranks and PyTorch's group are made up."""
 
+import io
 import json
 import os
+import sys
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
@@ -237,12 +239,15 @@ def test_a_complaint_about_another_rank_waits_for_that_rank_s_report(monkeypatch
     assert kinds == [("died", None), ("exception", 1)]
 
 
-def test_a_call_runs_with_numbers_of_its_own_and_is_over_after_it():
-    """While it runs, a `launch` inside it starts ranks of its own."""
+def test_a_call_runs_with_numbers_of_its_own_and_is_over_after_it(monkeypatch):
+    """While it runs, a `launch` inside it starts ranks of its own. Then its text is there."""
     one, seen, kept = bare(), [], torch.get_rng_state()
+    text = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", text)
     torch.manual_seed(0)
 
     def look(worker):
+        print("looked")
         seen.append((one.running, torch.initial_seed() == 0))
 
     try:
@@ -250,6 +255,7 @@ def test_a_call_runs_with_numbers_of_its_own_and_is_over_after_it():
     finally:
         torch.set_rng_state(kept)
     assert seen == [(True, False)]
+    assert text.buffer.getvalue() == b"looked\n"
     assert not one.running
 
 

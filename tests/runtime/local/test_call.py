@@ -227,15 +227,15 @@ def test_a_result_that_cannot_be_rebuilt_is_told_and_leaves_no_descriptor():
     gc.collect()  # what other tests have left would be closed meanwhile
     before, here = len(os.listdir("/proc/self/fd")), os.getpid()
 
-    def give(worker):
+    def give(worker, large):
         class Foreign:
             def __reduce__(self):
-                return rebuild, (here, torch.zeros(100_000))  # too large for a message
+                return rebuild, (here, large)
 
         return Foreign()
 
     with pytest.raises(WorkerError, match="cannot rebuild: ImportError: no such thing") as caught:
-        launch(give, workers=1)
+        launch(give, workers=1, large=torch.zeros(100_000))  # too large for a message
     assert caught.value.rank == 0
     assert len(os.listdir("/proc/self/fd")) <= before
 
