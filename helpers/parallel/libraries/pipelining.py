@@ -53,8 +53,8 @@ class TorchPipelining(Trainer):
         micro_batches: m; it divides each batch.
 
     Raises:
-        ValueError: the mesh has other axes; the config has dropout; and from `step`, a batch that
-            m does not divide.
+        ValueError: the mesh has other axes; the config has dropout, or balances experts; and from
+            `step`, a batch that m does not divide.
     """
 
     def __init__(
@@ -73,6 +73,12 @@ class TorchPipelining(Trainer):
             )
         if config.dropout:
             raise ValueError("TorchPipelining has no dropout: use a config with dropout=0")
+        experts = config.experts
+        if experts and any((experts.loss_rate, experts.z_rate, experts.bias_rate)):
+            raise ValueError(
+                "TorchPipelining has no losses and loads of experts beside the loss: use "
+                "loss_rate=0, z_rate=0 and bias_rate=0"
+            )
         kind = KINDS[schedule]
         ours = kind.ours(mesh.size(AXIS), micro_batches)
         recipe = Recipe(

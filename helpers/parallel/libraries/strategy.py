@@ -54,7 +54,7 @@ class Library(Strategy):
         parameters: this rank's, by plain name. `make` sets it, `model` and `optimizer`.
 
     Raises:
-        ValueError: the mesh has other axes.
+        ValueError: the mesh has other axes; experts are balanced by a bias.
         TypeError, ValueError: as `check_start`.
     """
 
@@ -82,6 +82,8 @@ class Library(Strategy):
                 f"{type(self).__name__} needs a mesh with the axes {known} only, in this order, "
                 f"not {mesh.layout!r}"
             )
+        if getattr(getattr(config, "experts", None), "bias_rate", 0):
+            raise ValueError("no library moves the bias of a choice of experts: use bias_rate=0")
         self.mesh, self.device = mesh, torch.device(device)
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size, self.groups = mesh.layout.world_size, []

@@ -1,10 +1,14 @@
 """PyTorch's DDP, also behind Accelerate: what it sends and holds, and what is refused."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.models.settings import ExpertSettings
 from helpers.parallel.ddp.strategy import DataParallel
 from helpers.parallel.libraries.data_parallel import (
     AccelerateDataParallel,
@@ -55,6 +59,12 @@ def test_another_axis_is_refused(strategy):
     words = f"{strategy.__name__} needs a mesh with the axes dp only, in this order, not Layout"
     with pytest.raises(WorkerError, match=words):
         twin(strategy, workers=2, layout={"dp": 1, "tp": 2})
+
+
+def test_a_balance_of_experts_by_a_bias_is_refused():
+    config = replace(TINY, experts=ExpertSettings(count=4, bias_rate=0.1))
+    with pytest.raises(ValueError, match="use bias_rate=0"):
+        TorchDataParallel(config, 0, SimpleNamespace(layout=Layout(dp=2)))
 
 
 def unwrapped(worker):

@@ -12,6 +12,7 @@ import torch
 from helpers.comm.mesh import Layout
 from helpers.data.batch import IGNORED, random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.models.settings import ExpertSettings
 from helpers.parallel.libraries.pipelining import KINDS, TheirEngine, TorchPipelining
 from helpers.runtime.failure import WorkerError
 from helpers.training.twin import compare
@@ -50,6 +51,10 @@ def test_what_it_cannot_train():
         TorchPipelining(CONFIG, 0, SimpleNamespace(layout=Layout(pp=2, dp=2)))
     with pytest.raises(ValueError, match="has no dropout"):
         TorchPipelining(replace(CONFIG, dropout=0.1), 0, SimpleNamespace(layout=Layout(pp=2)))
+    for rate in ("loss_rate", "z_rate", "bias_rate"):
+        balanced = replace(CONFIG, experts=ExpertSettings(count=4, **{rate: 0.1}))
+        with pytest.raises(ValueError, match=f"use .*{rate}=0"):
+            TorchPipelining(balanced, 0, SimpleNamespace(layout=Layout(pp=2)))
     with pytest.raises(WorkerError, match=r"micro-batches of one size, not \[1, 2\]"):
         twin(sequences=6)
     nothing = random_batch(0, 1, 12, 33).shard(1, 2)
