@@ -3,7 +3,7 @@
 import copy
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,8 +27,9 @@ class ForTrainer(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens, labels, numbers=None, num_items_in_batch=None, **_):
-        total, count = self.model.loss(Batch(tokens=tokens, targets=labels, numbers=numbers))
+    def forward(self, tokens, labels, numbers=None, num_items_in_batch=None, steps=(0,), **_):
+        own = {"numbers": numbers, "step": int(steps[0])}  # for dropout
+        total, count = self.model.loss(Batch(tokens=tokens, targets=labels, **own))
         return {"loss": total / (count if num_items_in_batch is None else num_items_in_batch)}
 
 
@@ -94,7 +95,9 @@ def train(
         trainer = WithOurRule(
             ForTrainer(model),
             arguments(folder, settings, device, rule, size // ranks, len(batches)),
-            train_dataset=[row for batch in batches for row in rows_of(batch)],
+            train_dataset=[
+                row for k, batch in enumerate(batches) for row in rows_of(replace(batch, step=k))
+            ],
         )
         expect_ranks(trainer.accelerator.num_processes, ranks, "transformers.Trainer")
         trainer.remove_callback(PrinterCallback)  # `Trained` has the logs
@@ -141,4 +144,5 @@ def arguments(folder: str, settings: Mapping, device, rule: OptimizerConfig, row
 def rows_of(batch: Batch) -> list[dict]:
     """The sequences of a batch, as the Trainer's rows."""
     columns = {"tokens": batch.tokens, "labels": batch.targets, "numbers": batch.numbers}
+    columns["steps"] = torch.full_like(batch.numbers, batch.step)
     return [{name: column[k] for name, column in columns.items()} for k in range(len(batch))]

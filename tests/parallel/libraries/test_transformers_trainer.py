@@ -60,12 +60,13 @@ def asked(worker, folder, settings):
 def by_trainer(worker) -> dict:
     torch.set_num_threads(1)
     mesh = make_mesh(Layout(dp=worker.world_size))
-    one = Single(TINY, 1, optimizer=SGD)
+    config = replace(TINY, dropout=0.1)
+    one = Single(config, 1, optimizer=SGD)
     losses = [float(one.step(replace(batch, step=k)).loss) for k, batch in enumerate(BATCHES)]
     found = {}
     ways = {2: zero(2, reduce_bucket_size=50_000), 3: {"zero_optimization": STRICT}}
     for stage, settings in ways.items():
-        done = train(mesh, TINY, BATCHES, AUTO | settings, rule=SGD, seed=1)
+        done = train(mesh, config, BATCHES, AUTO | settings, rule=SGD, seed=1)
         far = apart(done.model, one.full_state()["model"])
         off = max(abs(a - b) for a, b in zip(done.losses, losses, strict=True))
         found[stage] = {"far": far, "loss": off, "types": (done.wrapper, done.optimizer)}
