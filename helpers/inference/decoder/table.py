@@ -122,7 +122,7 @@ class Table:
 def attention(table: Table, mixer: Attention, norm: nn.RMSNorm):
     c, pairs = table.config, table.angles[0].shape[1] if table.angles else 0
     qkv = table.project(norm, mixer.query, mixer.key, mixer.value)
-    y, size = table.place(c.width), (c.heads, c.key_heads, pairs)
+    y, size = table.place(c.heads * c.head_width), (c.heads, c.key_heads, pairs)
     table.row("attend", qkv, y, size=size, weights=table.angles, kept=2)
     table.product(y, mixer.out, y=HIDDEN)
 

@@ -29,6 +29,7 @@ SHAPES = {  # widths that are no multiples of a strip, and more than one strip o
     "grouped": {"heads": 4, "kv_heads": 2, "tied": False, "attention": "explicit"},
     "multi-query": {"heads": 3, "kv_heads": 1, "width": 18, "hidden": 7, "layers": 3},
     "one head, large epsilon": {"heads": 1, "layers": 1, "norm_eps": 0.3, "rotary_base": 50.0},
+    "heads wider than the model": {"heads": 2, "kv_heads": 1, "head": 24},
     "strips": {"vocab": 77, "width": 36, "heads": 6, "kv_heads": 3, "hidden": 41, "tied": False},
 }
 BARE = {"positions": "none", "mlp": "none"}
