@@ -112,9 +112,9 @@ class InMemory:
                     parts[name] = replace(part, holders=tuple(holders))
                     values[name] = shard["values"][key]
                     moments[name] = shard["moments"].get(key, {})
-        moments = into(strategy, AllParts.exchanged(parts), values, moments)
+        restored = into(strategy, AllParts.exchanged(parts), values, moments)
         scale, progress = next(found for found in exchange(rest) if found)
-        strategy.resume(strategy.stored()[1], moments, scale)
+        strategy.resume(*restored, scale)
         return progress
 
     def keep_only(self, number: int):
@@ -124,8 +124,12 @@ class InMemory:
 
 
 @torch.no_grad()
-def into(strategy: Strategy, source: AllParts, values, moments) -> dict[str, dict]:
-    """Reshard values into a strategy's tensors, in place. Returns its moments, by key and slot."""
+def into(strategy: Strategy, source: AllParts, values, moments) -> tuple[dict, dict]:
+    """Reshard values into a strategy's tensors, in place.
+
+    Returns:
+        These tensors, by key, and its moments, by key and slot.
+    """
     target, live, _ = strategy.stored()
     rows, counts = moments_and_counts(source, moments)
     for key, value in reshard(source, values, target).items():
@@ -137,7 +141,7 @@ def into(strategy: Strategy, source: AllParts, values, moments) -> dict[str, dic
     for slot, tensors in rows.items():
         for key, value in reshard(source, tensors, target).items():
             found[key][slot] = value
-    return found
+    return live, found
 
 
 def keeper_of(number: int, held: list[dict]) -> dict[int, int]:

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from helpers.comm.mesh import Layout
+from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig
+from helpers.parallel.libraries.data_parallel import TorchDataParallel
 from helpers.parallel.precision import Mixed
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage1 import Zero1
@@ -29,6 +30,10 @@ TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
 
 
 SCALED = Mixed(torch.float64, scale=LossScale(scale=2.0, interval=2))
+
+
+def of_pytorch(config, seed):
+    return TorchDataParallel(config, seed, make_mesh(Layout(dp=2)))
 
 
 def bits(strategy) -> dict:
@@ -84,11 +89,12 @@ def survives(worker, recipe, losses):
         (Layout(dp=2), {"owner": Zero3, "precision": SCALED}, [[], [1], [0], [0, 1]]),
         (Layout(dp=3), {"owner": Zero3}, [[0], [2], TORN, [1, 2]]),
         (Layout(dp=2, tp=2), {}, [[0], [1, 2], [2, 3]]),
+        (Layout(dp=2), of_pytorch, [[]]),  # `stored` makes copies
     ],
-    ids=["ZeRO 3 on 2, scaled", "ZeRO 3 on 3", "tensor and data"],
+    ids=["ZeRO 3 on 2, scaled", "ZeRO 3 on 3", "tensor and data", "PyTorch's DDP"],
 )
 def test_what_a_partner_has_is_restored(layout, how, losses):
-    recipe = Recipe(layout=layout, **how)
+    recipe = how if callable(how) else Recipe(layout=layout, **how)
     for found in launch(survives, layout.world_size, device="cpu", recipe=recipe, losses=losses):
         for k, (lost, told) in enumerate(zip(losses, found, strict=True)):
             if isinstance(told, str):
