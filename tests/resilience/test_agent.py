@@ -30,12 +30,14 @@ def four(worker):
     assert agent.look()
     gone = sorted(agent.store.get(GONE).decode().split(","))
     agent.close()
-    return names, agent.codes, agent.results(), gone
+    left = os.path.exists(f"/proc/{agent.running[3]}")
+    return names, agent.codes, agent.results(), gone, left
 
 
 def test_how_each_rank_ended():
-    [(names, codes, results, gone)] = launch(four, 1, device="cpu", timeout=60)
+    [(names, codes, results, gone, left)] = launch(four, 1, device="cpu", timeout=60)
     assert names == [0, 1, 2, 3]
     assert codes == {0: 1, 1: 0, 2: -signal.SIGKILL}
     assert results == {1: {"name": 1}}
     assert gone == ["", "0", "1", "2"]
+    assert not left  # not even the rank that is stopped

@@ -56,6 +56,7 @@ def test_not_a_function():
 def test_lambdas_and_closures():
     factor = 3.0
     assert list(launch(lambda worker: worker.rank * factor + OFFSET)) == [10.0, 13.0]
+    assert list(launch(lambda worker: sys.stdout.close())) == [None, None]
 
 
 def test_a_function_edited_a_moment_ago():
