@@ -120,6 +120,8 @@ class Search(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(operation, "__name__", str(operation))
         if self.found is not None or name in ("backward", "__get__", "__set__"):
+            if name == "backward":
+                self.watch(None, args)  # what was computed before the search
             return operation(*args, **kwargs)
         inputs = args, {key: value for key, value in kwargs.items() if key != "out"}
         if in_place(name) or "out" in kwargs:  # `out` may be an input, too
@@ -134,7 +136,7 @@ class Search(TorchFunctionMode):
         return result
 
     def watch(self, operation, result):
-        """Look at the backward of an operation, too, when it runs."""
+        """Look at the backward of an operation, too, when it runs. None: nodes have names."""
         here = places()
         nodes = [t.grad_fn for t in floats(result) if t.grad_fn is not None]
         while nodes:
@@ -142,8 +144,9 @@ class Search(TorchFunctionMode):
             if node in self.known:
                 continue
             self.known.add(node)
+            of = operation or node.name()
             node.register_hook(
-                lambda inputs, outputs: self.backward(operation, outputs, inputs, here)
+                lambda inputs, outputs, of=of: self.backward(of, outputs, inputs, here)
             )
             nodes += [after for after, _ in node.next_functions if after is not None]
 
@@ -168,7 +171,7 @@ class Search(TorchFunctionMode):
             float(n.detach()[n.isfinite()].abs().max()) for n in numbers if n.isfinite().any()
         ]
         self.found = Overflow(
-            operation=operation if isinstance(operation, str) else short(operation),
+            operation=short(operation),
             kind=kind,
             backward=backward,
             dtype=floats(result)[0].dtype,
@@ -217,6 +220,8 @@ def floats(values) -> list[torch.Tensor]:
 
 def short(operation) -> str:
     """The operation's name without its module."""
+    if isinstance(operation, str):
+        return operation
     name = resolve_name(operation) or getattr(operation, "__name__", str(operation))
     return name.rsplit(".", 1)[-1].strip("_")
 

@@ -97,6 +97,9 @@ def test_the_backward_names_the_line_of_the_forward():
     assert (found.operation, found.kind, found.backward) == ("sqrt", "inf", True)
     assert found.place.text.startswith("y = torch.sqrt(x)")
     assert "the backward of sqrt" in str(found)
+    x = torch.full((1,), 1e-7, dtype=HALF, requires_grad=True)
+    found = find_overflow((x * 60_000 * 60_000).backward)  # the forward was before
+    assert (found.operation, found.kind, found.backward) == ("MulBackward0", "inf", True)
 
 
 def test_of_several_in_a_backward_the_first_counts():
