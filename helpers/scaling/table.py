@@ -44,10 +44,11 @@ def append(row: dict, path: Path, made_by: str):
     Args:
         made_by: the command that makes the table.
     """
-    new = not path.exists() or not path.stat().st_size
-    if not new:
+    if path.exists():
         mend_end(path)
-    with path.open("a", newline="", encoding="utf-8") as file:
+    there = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    new = all(line.startswith("#") for line in there)  # the heading may be incomplete, too
+    with path.open("w" if new else "a", newline="", encoding="utf-8") as file:
         if new:
             file.writelines(f"# {line}\n" for line in provenance(made_by))
         writer = csv.DictWriter(file, list(row), lineterminator="\n")

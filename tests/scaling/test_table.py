@@ -23,9 +23,10 @@ def test_rows_come_back_as_numbers(tmp_path):
     assert text[0] == "# made by: me"
     assert "sha256" in text[1]
     assert read(tmp_path / "none.csv") == []
-    (tmp_path / "empty.csv").touch()
-    append(row, tmp_path / "empty.csv", "me")
-    assert (tmp_path / "empty.csv").read_text().splitlines() == text[:-1]
+    for begun in ("", "# made by: me\n# text", "\n".join([*text[:4], text[4][:7]])):
+        (tmp_path / "begun.csv").write_text(begun)
+        append(row, tmp_path / "begun.csv", "me")
+        assert (tmp_path / "begun.csv").read_text().splitlines() == text[:-1]
 
 
 def test_a_row_is_on_the_disk_before_the_next_run(tmp_path, monkeypatch):
