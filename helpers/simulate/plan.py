@@ -110,7 +110,9 @@ def rows_over(config: GPTShape, t: int, on: Stage) -> dict[str, dict[str, Tensor
     each = numbers(config)
     rows = {f"block {k}": {f"block {k}": each["block"]} for k in range(on.blocks)}
     if on.first or (on.last and config.tied):
-        rows["embedding"] = {"embedding": each["embedding"]}
+        rows["embedding"] = {"embedding": each["head"]}  # the table
+        if on.first and config.positions == "learned":
+            rows["embedding"]["positions"] = each["embedding"] - each["head"]
     if on.last:
         rows["head"] = {"norm": each["norm"]} | ({} if config.tied else {"head": each["head"]})
     return {
