@@ -62,6 +62,11 @@ class Replicated(Local):
         """The replica of the parameters that all ranks along `sums` hold."""
         return self.replicas[max(self.replicas, key=len)]
 
+    def begin(self):
+        super().begin()
+        for replica in self.replicas.values():
+            replica.forget()
+
     def gradient(self, name: str, last: bool):
         if ranks := self.replicas_of[name]:
             self.replicas[ranks].gradient(name, last)

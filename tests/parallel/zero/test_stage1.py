@@ -9,6 +9,7 @@ import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
+from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.transform import plain
 from helpers.parallel.zero.film import filming
@@ -122,6 +123,27 @@ def after_failures(worker, owners):
     wanted = plain_one.full_state()["model"]
     states = [trainer.full_state()["model"] for trainer in trainers]
     return [(apart(state, wanted), own) for state, own in zip(states, uses, strict=True)]
+
+
+def after_failures_of_replicas(worker):
+    """How far from replicas that have not failed, in each step once."""
+    torch.set_num_threads(1)
+    recipe = Recipe(transform=fragile, owner=partial(Replicated, bucket_cap_mb=1e-3))
+    mesh = make_mesh(Layout(dp=worker.world_size))
+    failed, other = (recipe(ODD, 0, mesh, dtype=torch.float64) for _ in range(2))
+    for k in range(3):
+        batch = random_batch(k, 6, ODD.context, ODD.vocab).shard(worker.rank, worker.world_size)
+        failed.model.fails = "backward"
+        with pytest.raises(Planted):
+            failed.step(batch)
+        failed.model.fails = ""
+        for one in (failed, other):
+            one.step(batch)
+    return apart(failed.full_state()["model"], other.full_state()["model"])
+
+
+def test_replicas_go_on_after_a_backward_that_failed():
+    assert [*launch(after_failures_of_replicas, 2, device="cpu")] == [0, 0]
 
 
 def test_a_step_that_failed_leaves_nothing_to_the_next():
