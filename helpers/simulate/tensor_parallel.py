@@ -156,6 +156,8 @@ def check_sizes(config: GPTShape, ranks: int, tokens: int):
         raise ValueError("the times of blocks without an MLP are not known: choose another mlp")
     if config.heads % ranks:
         raise ValueError(f"{config.heads} query heads do not divide over {ranks} GPUs")
+    if config.key_heads % ranks and ranks % config.key_heads:
+        raise ValueError(f"{config.key_heads} key heads on {ranks} GPUs: one must divide the other")
     if tokens % ranks:
         raise ValueError(f"{tokens} tokens do not divide over {ranks} GPUs")
 

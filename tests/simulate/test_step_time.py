@@ -344,6 +344,7 @@ def test_memory_by_hand():
         ({"pp": 2, "chunks": 2, "sequences": 3}, "interleaving"),
         ({"tp": 64}, "32 query heads do not divide"),
         ({"cp": 128, "tp": 32, "sequence": True}, "16 tokens do not divide over 32 GPUs"),
+        ({"tp": 4, "config": replace(CONFIG, width=96, heads=12, kv_heads=6)}, "6 key heads on 4"),
         ({"micro": 0}, "must be positive"),
         ({"pp": 2, "cuts": (8,)}, "do not give 2 stages"),
     ],
