@@ -147,13 +147,6 @@ class DDP(Replica):
         self.started = 0
         self.came = {}
 
-    def forget(self):
-        for bucket in self.buckets:
-            if bucket.work is not None:
-                bucket.finish()
-            bucket.missing = set(bucket.parameters)
-        self.started, self.came = 0, {}
-
     def make_buckets(self):
         names = self.agreed_order()
         in_order = [self.parameters_by_name[name] for name in names]

@@ -65,7 +65,8 @@ class Replicated(Local):
     def begin(self):
         super().begin()
         for replica in self.replicas.values():
-            replica.forget()
+            if isinstance(replica, DDP):
+                forget(replica)
 
     def gradient(self, name: str, last: bool):
         if ranks := self.replicas_of[name]:
@@ -81,3 +82,12 @@ class Replicated(Local):
         for replica in self.replicas.values():
             replica.close()
             replica.transport.close()
+
+
+def forget(replica: DDP):
+    """Forget a backward that has failed, so that another one may run."""
+    for bucket in replica.buckets:
+        if bucket.work is not None:
+            bucket.finish()
+        bucket.missing = set(bucket.parameters)
+    replica.started, replica.came = 0, {}

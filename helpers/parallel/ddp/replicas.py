@@ -85,9 +85,6 @@ class Replica(torch.nn.Module):
         """Reduce the gradients over the ranks. Inside `no_sync` it does nothing."""
         raise NotImplementedError
 
-    def forget(self):
-        """Forget a backward that has failed, so that another one may run."""
-
     @contextmanager
     def no_sync(self):
         """Add gradients on this rank without sending: for all micro-batches except the last."""
