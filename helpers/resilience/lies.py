@@ -50,8 +50,8 @@ def cleaned_up_too_early(strategy: Strategy, folder: Path, updates: int, batch: 
         next((folder / f"step_{updates:06d}").glob("*.distcp")).unlink()
 
 
-def moments_of_one_shard_missing(strategy: Strategy, folder: Path, updates: int, batch: Batch):
-    """One rank's optimizer was not saved: half of the moments are zero."""
+def moments_of_half_the_tensors_zero(strategy: Strategy, folder: Path, updates: int, batch: Batch):
+    """One rank's optimizer was not saved: half of the tensors have first moments of zero."""
     _, _, moments = strategy.stored()
     names = sorted(moments)[: len(moments) // 2]
     kept = {name: moments[name]["exp_avg"].clone() for name in names}
@@ -89,7 +89,7 @@ LIES: dict[str, Callable] = {
         copies_of_the_first,
         tracker_ahead,
         cleaned_up_too_early,
-        moments_of_one_shard_missing,
+        moments_of_half_the_tensors_zero,
         ranks_of_two_steps,
         data_from_the_start,
     )

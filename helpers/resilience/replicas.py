@@ -5,7 +5,8 @@ keeps each number on several ranks, and the same update of the same number gives
 ranks exchange checksums, 8 bytes a tensor, and compare.
 
 With three holders or more the majority is believed; with two, both are named. Numbers that only one
-rank holds (shards of ZeRO) have no witness.
+rank holds (shards of ZeRO) have no witness. A gradient that is wrong before the ranks add it up
+reaches all replicas alike: it is not found.
 """
 
 from collections import Counter

@@ -24,8 +24,8 @@ FOUND = {
     "tracker ahead": "`latest` names step_000016, which is no whole checkpoint; the newest is "
     "step_000012",
     "cleaned up too early": "no checkpoint is whole: training starts anew",
-    "moments of one shard missing": f"{TO} has no numbers in blocks.0.attention_norm.weight.exp_avg"
-    " and 9 others",
+    "moments of half the tensors zero": f"{TO} has no numbers in "
+    "blocks.0.attention_norm.weight.exp_avg and 9 others",
     "ranks of two steps": f"{NOT}: model.embedding.weight and 27 others are still of {FROM}",
     "data from the start": f"{NOT}, but what batches 0 to 3 make: the data began anew",
 }
