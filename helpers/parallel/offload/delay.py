@@ -79,6 +79,7 @@ class Delayed(OnThread):
 
     def take(self, moments):
         super().take(moments)
+        self.updates = max((int(slots.get("step", 0)) for slots in moments.values()), default=0)
         for name, own in self.updated.items():
             if slots := self.optimizer.state.pop(self.masters[name], None):
                 self.optimizer.state[own] = slots

@@ -112,6 +112,16 @@ def test_while_it_warms_up_it_is_exact():
             assert apart(a, b) < 1e-12
 
 
+def test_a_loaded_run_does_not_warm_up_again():
+    recipe = Recipe(owner=delayed(warm_up=1), precision=EXACT)
+    ours, anew = (recipe(ODD, 3, **GIVEN) for _ in range(2))
+    ours.step(batch(0))
+    anew.load(ours.full_state())
+    before = {name: p.detach().clone() for name, p in anew.parameters.items()}
+    anew.step(batch(1))
+    assert apart(before, anew.parameters) == 0  # its update comes a step later
+
+
 @pytest.mark.usefixtures("kept_ranks")
 def test_it_says_so_and_stays_within_its_bound():
     recipe = Recipe(owner=delayed(Zero1), precision=OnHost())
