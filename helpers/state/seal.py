@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
@@ -125,7 +126,8 @@ def finish(path: str | os.PathLike, checksums: dict[str, list] | None = None):
 def newest(folder: str | os.PathLike) -> Path | None:
     """Return the last whole checkpoint in a folder of checkpoints, by name; None if there is none.
 
-    Damaged and unfinished checkpoints are passed over.
+    Numbers in names count by value: step_10 comes after step_9. Damaged and unfinished checkpoints
+    are passed over.
     """
     return next(whole(folder), None)
 
@@ -133,13 +135,18 @@ def newest(folder: str | os.PathLike) -> Path | None:
 def whole(folder: str | os.PathLike) -> Iterator[Path]:
     """Yield the whole checkpoints of a folder, from the last one, by name."""
     folder = Path(folder)
-    for path in sorted(folder.iterdir() if folder.is_dir() else (), reverse=True):
+    for path in sorted(folder.iterdir() if folder.is_dir() else (), key=age, reverse=True):
         if path.is_dir() and not path.name.endswith(WRITING):
             try:
                 verify(path)
             except BrokenCheckpoint:
                 continue
             yield path
+
+
+def age(path: Path) -> list[str | int]:
+    """A key to sort checkpoints by: the name, with its numbers as numbers."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
 
 
 def prune(folder: str | os.PathLike, keep: int = 2):
@@ -152,7 +159,7 @@ def prune(folder: str | os.PathLike, keep: int = 2):
         raise ValueError(f"prune keeps one checkpoint or more, not {keep}")
     last = list(itertools.islice(whole(folder), keep))
     for path in sorted(Path(folder).iterdir()) if len(last) == keep else ():
-        if path.name >= last[-1].name or not path.is_dir():
+        if age(path) >= age(last[-1]) or not path.is_dir():
             continue
         if (path / SEAL).is_file() and not path.name.endswith(WRITING):
             # A new name first: what a kill leaves of it is not taken for a damaged checkpoint.

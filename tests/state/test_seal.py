@@ -107,10 +107,11 @@ def test_an_interrupted_writing_is_no_checkpoint(tmp_path):
 def test_the_newest_whole_one(tmp_path):
     assert newest(tmp_path / "nothing") is newest(__file__) is None
     for step in (1, 2, 10):
-        write(tmp_path / f"step_{step:06d}")
-    assert newest(tmp_path).name == "step_000010"
-    flip_a_bit(tmp_path / "step_000010")
-    assert newest(tmp_path).name == "step_000002"
+        write(tmp_path / f"step_{step}")
+    prune(tmp_path, 2)
+    assert newest(tmp_path).name == "step_10"
+    flip_a_bit(tmp_path / "step_10")
+    assert newest(tmp_path).name == "step_2"
 
 
 @pytest.mark.parametrize(
