@@ -7,7 +7,7 @@ t  tokens of a rank's part         d  width of keys
 import torch
 import torch.distributed as dist
 
-from helpers.check.exercise import Edit, Exercise
+from helpers.check.exercise import CHANGED, Edit, Exercise
 from helpers.check.hidden import normal
 from helpers.check.traffic import ByMessages, bytes_sent
 from helpers.check.verdict import NotRight
@@ -156,15 +156,20 @@ OWN = (
     "A rank has its own share already. At which rank does the gradient of its keys begin to travel?"
 )
 ONCE = "A share is needed at one rank alone; and shares for the same keys add up on the way."
+MANY = "Each message has a latency. How many messages does a step need, however many tokens it has?"
 
 
 def few_messages(trace, right, ranks, case):
     part = 8 * 2 * case["tokens"]
     for rank, calls in enumerate(trace["calls"]):
+        sends = sum(call.name == "send" for call in calls)
         if (sent := bytes_sent(calls)) > (ranks - 1) * part:
             words = f"the gradients are right, but rank {rank} sent {sent} bytes; {ranks - 1} parts"
             hint = OWN if sent == ranks * part else ONCE
             raise NotRight(f"{words} of {part} bytes are enough", hint)
+        if sends >= ranks:
+            words = f"the gradients are right, but rank {rank} sent {sends} messages"
+            raise NotRight(f"{words}; {ranks - 1} are enough", MANY)
 
 
 def around(worker, shares):
@@ -187,7 +192,7 @@ key_gradients = ByMessages(
     cases=tuple((ranks, {"tokens": tokens}) for ranks, tokens in ((3, 2), (2, 3), (4, 5), (1, 4))),
     draw=lambda random: (5, {"tokens": random.randint(1, 9)}),
     close=1e-12,
-    free=("calls", "changed"),
+    free=("calls",),
     rule=few_messages,
     slips=(
         (Edit(STEPS, "range(1, n - 1)", HOME, "return row + shares[-1]"), "That is the gradient of "
@@ -211,6 +216,10 @@ key_gradients = ByMessages(
         (Edit(HOME, "return shares[0]"), "Other ranks' queries have read these keys, too: which "
          "shares are missing?"),
         (Edit(STEPS, "range(n)", HOME, "return row"), OWN),
+        (Edit("works = [", "works = [work for row, came in zip(row, came) for work in (", "% n)]",
+              "% n))]"), MANY),
+        (Edit(HOME, "return shares[0].add_(row)"),
+         Edit("row = row + shares[step]", "row = shares[step].add_(row)"), CHANGED),
     ),
     last="In step i, from 1 to N - 1: add shares[i] to what came from the left, and send the sum "
     "to the right. After step N - 1 the rank's own gradient comes home: add shares[0].",

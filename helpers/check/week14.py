@@ -162,7 +162,10 @@ def read_newest(store: Store) -> str:
 
 
 def play_commits(solve, ranks: int) -> dict:
-    """Commit steps 1 and 2, and kill the second at each of its calls; then commit step 3."""
+    """Commit steps 1 and 2, and kill the second at each of its calls; then commit step 3.
+
+    This one is killed, too, at each of its calls; and step 4 then, before its manifest.
+    """
 
     def run(objects, step, calls=None):
         store = Store(objects, calls)
@@ -172,20 +175,27 @@ def play_commits(solve, ranks: int) -> dict:
             return store, True
         return store, False
 
+    def kills(objects, step):
+        killed, calls = True, 0
+        while killed and calls < 50:
+            store, killed = run(objects, step, calls)
+            yield store
+            calls += 1
+
     first, _ = run({}, 1)
     second, _ = run(first.objects, 2)
-    found, left, killed, calls = set(), set(), True, 0
-    while killed and calls < 50:
-        store, killed = run(first.objects, 2, calls)
-        found.add(read_newest(store))
-        after, _ = run(store.objects, 3)
-        left.add((read_newest(after), len(after.objects)))
-        calls += 1
+    once = list(kills(first.objects, 2))
+    twice = [later for store in once for later in kills(store.objects, 3)]
+    twice += [run(store.objects, 4, ranks)[0] for store in twice]
+    after = [run(store.objects, 3)[0] for store in once]
     return {
         "readers find after a commit": read_newest(second),
-        "readers find after a kill": sorted(found),
+        "readers find after a kill": sorted(set(map(read_newest, once))),
         "objects after two commits": len(second.objects),
-        "readers and objects after a kill and another commit": sorted(left),
+        "readers and objects after a kill and another commit": sorted(
+            {(read_newest(store), len(store.objects)) for store in after}
+        ),
+        "readers find after a kill of each commit": sorted(set(map(read_newest, twice))),
     }
 
 
@@ -214,6 +224,8 @@ commit = Exercise(
          "what must be in the store before the manifest names it?"),
         (Edit('f"{step}/{name}"', "name"), "The shards of the step before are overwritten one by "
          "one: give each step's objects names of their own."),
+        (Edit('f"{step}/{name}"', 'f"{step % 2}/{name}"'), "After a kill, `newest` still names an "
+         "older step. A later commit overwrites just these objects: how soon does a name return?"),
         (Edit(SHARDS + PUT + CLEAN, CLEAN + SHARDS + PUT), Edit(PUT + CLEAN, CLEAN + PUT), "The "
          "last good checkpoint is deleted while `newest` still names it."),
         (Edit(CLEAN, ""), "Old objects stay: the store grows with each commit."),

@@ -16,6 +16,7 @@ def test_a_commit_is_killed_at_each_of_its_calls():
         "readers find after a kill": ["step 1, whole", "step 2, whole"],
         "objects after two commits": 5,
         "readers and objects after a kill and another commit": [("step 3, whole", 5)],
+        "readers find after a kill of each commit": [f"step {n}, whole" for n in (1, 2, 3)],
     }
 
 

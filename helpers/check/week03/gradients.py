@@ -73,6 +73,7 @@ def accumulated(worker, ddp, optimizer, micro_batches):
 SCALE = "loss * ranks / tokens"
 QUIET = "ddp.no_sync() if number < last else nullcontext()"
 AFTER = "optimizer.step()"
+LATE = "The messages could be under way during the last backward. What delays them?"
 accumulate = OnRanks(
     right=accumulated,
     run=run_accumulate,
@@ -99,8 +100,9 @@ accumulate = OnRanks(
         (Edit(SCALE, "loss", AFTER, "for p in ddp.parameters():\n        p.grad /= max(own, 1)\n"
               "    optimizer.step()"), "Each rank divided by its own count. By which count does "
          "the single process divide?"),
-        (Edit(QUIET, "ddp.no_sync()"), "The ranks have sent each other nothing. Where does "
-         "synchronize() do nothing?"),
+        (Edit(QUIET, "ddp.no_sync()"), LATE),
+        (Edit(QUIET, "ddp.no_sync()", "    ddp.sync", "            ddp.sync"), "The ranks have "
+         "sent each other nothing. Where does synchronize() do nothing?"),
         (Edit("    ddp.synchronize()\n    optimizer.step()", "    optimizer.step()\n"
               "    ddp.synchronize()"), "The optimizer made its step before the gradients were "
          "back. What must come first?"),
@@ -112,8 +114,7 @@ accumulate = OnRanks(
     about={
         "bytes too many": "Only the last micro-batch's backward needs to send: earlier gradients "
         "can stay on the rank. Which context of ddp does that?",
-        "all bytes sent after the backward": "The messages could be under way during the last "
-        "backward. What delays them?",
+        "all bytes sent after the backward": LATE,
     },
     failures=(
         (r"no_sync\(\) after a backward that sends", "You cannot add to a gradient that is under "
