@@ -207,7 +207,7 @@ def drawn(share: float, life: float, ticks: int, seed: int) -> list[bool]:
         share: of the ticks with a spot instance, in (0, 1).
         life: mean ticks until an instance is taken away.
     """
-    if not 0 < share < 1 or life < max(1, share / (1 - share)):
+    if not 0 < share < 1 or life < max(1, share / (1 - share)) - 1e-9:
         raise ValueError(f"no chain of ticks has the share {share} and the mean life {life}")
     random = np.random.default_rng(seed)
     lose, gain = 1 / life, share / (1 - share) / life

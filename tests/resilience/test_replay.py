@@ -52,6 +52,7 @@ def test_every_moment_is_accounted_for(gaps, every, write, restart):
 def test_times_that_cannot_be_are_refused(wrong):
     with pytest.raises(ValueError, match="every is to be positive"):
         replay([], 10, **COSTS | wrong)
+    assert replay([5], 10, every=1, write=0, restart=0).trained == 10  # all else is free
 
 
 def test_stops_after_the_end_do_not_count():

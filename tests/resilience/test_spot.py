@@ -92,7 +92,7 @@ def test_a_job_or_policy_that_cannot_be_is_refused():
     assert late.cost == 0
 
 
-@pytest.mark.parametrize(("share", "life"), [(0.88, 122), (0.45, 34), (0.5, 2)])
+@pytest.mark.parametrize(("share", "life"), [(0.88, 122), (0.45, 34), (0.8, 4)])
 def test_a_drawn_trace_has_its_share_and_its_life(share, life):
     trace = spot.drawn(share, life, 400_000, seed=0)
     assert sum(trace) / len(trace) == pytest.approx(share, abs=0.02)

@@ -76,6 +76,8 @@ def test_pairs_that_are_missing_are_named():
     rows = rows_of({("hybrid", 24): (1.9, 2.4, 2.9), ("transformer", 24): (2.0,)})
     with pytest.raises(ValueError, match="width 24: 1 pairs of hybrid and transformer"):
         differences(rows, "hybrid", "transformer")
+    rows += [{**rows[-1], "seed": 1}]
+    assert differences(rows, "hybrid", "transformer")[0].mean == pytest.approx(0.15)
 
 
 def test_the_interval_holds_the_mean_as_often_as_it_says():

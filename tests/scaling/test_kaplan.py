@@ -38,6 +38,7 @@ def test_a_fit_gives_back_what_made_the_data():
         (lambda: kaplan.optimal(0), "^pf_days must be positive"),
         (lambda: kaplan.fit_power_law([1, 2, 3], [3, -1, 2]), "row 1: loss"),
         (lambda: kaplan.fit_power_law([1, 2, 3], [1, 2, 3]), "does not fall"),
+        (lambda: kaplan.fit_power_law([1, 2], [1, 1]), "does not fall"),
         (lambda: kaplan.fit_power_law([5, 5], [1, 2]), "two sizes"),
     ],
 )
@@ -97,8 +98,9 @@ def test_the_bent_exponent_is_the_slope_of_the_exact_optimum():
 
 
 def test_sizes_in_the_wrong_order_are_refused():
-    with pytest.raises(ValueError, match="below large"):
-        bent_exponent(BESIROGLU, Family(), 1e9, 1e6)
+    for small in (1e9, 1e6):
+        with pytest.raises(ValueError, match="below large"):
+            bent_exponent(BESIROGLU, Family(), small, 1e6)
     for calculate, name in (
         (lambda: bent_exponent(BESIROGLU, Family(), 0, 1e6), "small"),
         (lambda: kaplan_optimal(BESIROGLU, Family(), -1.0), "compute"),

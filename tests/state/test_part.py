@@ -36,7 +36,8 @@ def test_ranges():
     assert cut.ranges(1) == ((0, 6),)
     assert part(shape=(0,)).ranges(0) == ()
     assert joined([(0, 2), (2, 2), (2, 5), (1, 1), (7, 8)]) == ((0, 5), (7, 8))
-    assert joined([(2, 4), (0, 2)]) == ((2, 4), (0, 2))  # ranges keep their order
+    ranges = (2, 4), (0, 2)  # they keep their order, and do not overlap
+    assert joined(ranges) == Cut(dim=0, axes=("tp",), ranges=ranges).ranges == ranges
 
 
 def test_equal_descriptions_are_equal():

@@ -114,7 +114,7 @@ def sleeps(worker, seconds):
 
 def test_a_task_without_a_sign_of_life_counts_as_hanging():
     with pytest.raises(FarmError, match="no sign of life"):
-        farm(sleeps, [60], timeout=0.5, retries=0)
+        farm(sleeps, [60], workers=1, timeout=0.5, retries=0)
 
 
 def test_an_interrupt_stops_all_at_once():

@@ -19,6 +19,7 @@ def test_each_block():
 def test_groups():
     assert groups_of(2)(MODEL) == [BLOCKS[:2], BLOCKS[2:4], BLOCKS[4:]]
     assert groups_of(9)(MODEL) == [BLOCKS]
+    assert groups_of(1)(MODEL) == [[block] for block in BLOCKS]
     with pytest.raises(ValueError, match="at least one block"):
         groups_of(0)
 

@@ -23,6 +23,7 @@ CONFIG = replace(DENSE, experts=ExpertSettings(count=5, hidden=6, after=1))
     ("layout", "axes", "shares"),
     [
         ({"ep": 3}, ("ep",), [2, 2, 1]),
+        ({"ep": 5}, ("ep",), [1] * 5),
         ({"dp": 2, "ep": 2}, ("ep",), [3, 2]),
         ({"cp": 2, "ep": 2}, ("cp", "ep"), [2, 1, 1, 1]),
         ({"ep": 2, "tp": 2, "dp": 2}, ("ep", "dp"), [2, 1, 1, 1]),
