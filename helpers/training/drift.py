@@ -118,11 +118,12 @@ def drift(
 def plain_shapes(config, batch: Batch) -> dict[str, tuple[int, ...]]:
     """The shape of each module's output in the plain model, without its rows.
 
-    The model is on the device "meta", so nothing is computed.
+    The model is on the device "meta", so nothing is computed. But experts count their tokens.
     """
-    model = config.build(device="meta")
+    device = "cpu" if getattr(config, "experts", None) else "meta"
+    model = config.build(device=device)
     with watching(model) as (outputs, _):
-        model.loss(batch.to("meta"))
+        model.loss(batch.to(device))
     return {name: tuple(calls[0].shape[1:]) for name, calls in outputs.items()}
 
 

@@ -8,6 +8,7 @@ import torch
 
 from helpers.comm.mesh import Layout
 from helpers.models.gpt import GPTConfig
+from helpers.models.settings import ExpertSettings
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
@@ -228,6 +229,8 @@ def test_shapes_of_the_plain_model():
     assert shapes["blocks.0.mlp"] == (8, 16)
     assert shapes["head"] == (8, 33)
     assert shapes["blocks.1.attention.core"] == (4, 8, 4)
+    routed = replace(CONFIG, experts=ExpertSettings(count=2))
+    assert plain_shapes(routed, some_batch(0, 3, CONFIG, 0))["blocks.0.mlp"] == (8, 16)
 
 
 def of(**changes):
