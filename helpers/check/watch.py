@@ -1,6 +1,6 @@
 """Watch a student's step: when gradients are ready, which messages start, when a rank waits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -35,11 +35,13 @@ class Call:
         name: "send", "recv", or a collective's.
         peer: the other rank of a message; None of a collective, or where any may send.
         nbytes: of the message, or of the collective's payload.
+        sent: bytes that this rank sends for it, by the formula of the collective.
     """
 
     name: str
     peer: int | None
     nbytes: int
+    sent: float = field(default=0.0, compare=False)
 
 
 class Watch(TorchDispatchMode):
@@ -92,7 +94,8 @@ class Watch(TorchDispatchMode):
         for entry in entries(func, args, kwargs):
             message = entry.call in MESSAGES
             self.events.append(Event("message", entry.call, entry.payload))
-            self.calls.append(Call(entry.call, peer if message else None, entry.payload))
+            peer = peer if message else None
+            self.calls.append(Call(entry.call, peer, entry.payload, entry.wire or 0.0))
         if func._schema.name != "c10d::allreduce_":
             out = func(*args, **kwargs)
             if message and isinstance(out, torch.ScriptObject):

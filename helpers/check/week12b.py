@@ -9,6 +9,7 @@ import torch.distributed as dist
 from helpers.check import hidden
 from helpers.check.exercise import Edit, Exercise, Number
 from helpers.check.ranks import OnRanks
+from helpers.check.verdict import NotRight
 
 
 def scored(seed: int, tokens: int, experts: int, hot: int = 0) -> torch.Tensor:
@@ -21,17 +22,33 @@ def scored(seed: int, tokens: int, experts: int, hot: int = 0) -> torch.Tensor:
 
 # mix_over_ranks
 
+WIDTH = 32  # of a row: many more bytes than its gate, or than counts
+SPARE = 512  # bytes of a rank for counts, as the student's function sends them
+FAR = (
+    "A row goes to the ranks of its own experts alone. Which rows does your function send further?"
+)
+
 
 def tokens_of(worker, tokens, k, hot):
     count = tokens[worker.rank]
     scores = scored(10 + worker.rank, count, worker.world_size, hot)
     gates, chosen = scores.topk(k)
-    return scored(50 + worker.rank, count, 3) - 0.4, chosen, gates, expert_of(worker.rank)
+    return scored(50 + worker.rank, count, WIDTH) - 0.4, chosen, gates, expert_of(worker.rank)
 
 
 def expert_of(rank: int):
     """A rank's expert: no multiple of its input, so a gate before it is another result."""
     return lambda rows: torch.tanh((rank + 1) * rows) + 0.1 * (rank + 1)
+
+
+def few_rows(trace, right, ranks, case):
+    """Half as many bytes again as in the reference are enough for gates and places, too."""
+    found, needed = (
+        sum(call.sent for calls in t["calls"] for call in calls) for t in (trace, right)
+    )
+    if found > 1.5 * needed + ranks * SPARE:
+        words = f"the results are right, but the ranks sent {found:,.0f} bytes"
+        raise NotRight(f"{words}; {needed:,.0f} are enough", FAR)
 
 
 def by_all_to_all(worker, x, chosen, gates, expert):
@@ -55,6 +72,8 @@ mix_over_ranks = OnRanks(
     right=by_all_to_all,
     given=tokens_of,
     close=1e-12,
+    free=("calls",),
+    rule=few_rows,
     cases=(
         (2, {"tokens": (4, 3), "k": 1, "hot": 1}),
         (3, {"tokens": (5, 2, 4), "k": 2, "hot": 1}),
