@@ -156,6 +156,7 @@ def test_a_torn_file_is_found_and_the_version_before_it_is_whole(in_memory, how)
         step(trained, k)
     trained.close()
     damage(newest(in_memory).with_suffix(".state"), how)
+    opened = len(os.listdir("/proc/self/fd"))
     anew = make(in_memory)
     assert recover(anew) == 2
     assert equal(anew.full_state(), 2)
@@ -163,6 +164,7 @@ def test_a_torn_file_is_found_and_the_version_before_it_is_whole(in_memory, how)
         step(anew, k)
     assert equal(anew.full_state(), 4)
     anew.close()
+    assert len(os.listdir("/proc/self/fd")) == opened
     for path in in_memory.glob("*.state"):
         damage(path, how)
     with pytest.raises(BrokenCheckpoint, match=r"rank 0: .*rank0-a.state .*torn.*rank0-b.state"):

@@ -226,12 +226,18 @@ def test_an_edited_file_takes_effect_though_a_spare_has_read_it(tmp_path, withou
     assert bool(beside) != bool(without)
 
 
-def test_only_this_package_s_compiled_sources_are_kept_elsewhere():
+def test_only_this_package_s_compiled_sources_are_kept_elsewhere(tmp_path):
     for path in (bytecode.PACKAGE, os.path.join(bytecode.PACKAGE, "comm")):
         assert bytecode.hook(path).path == path
     for path in (f"{bytecode.PACKAGE}_of_a_student", os.path.dirname(bytecode.PACKAGE)):
         with pytest.raises(ImportError, match="is not in this package"):
             bytecode.hook(path)
+    before = sys.pycache_prefix, sys.dont_write_bytecode
+    loader = bytecode.Loader(bytecode.__name__, bytecode.__file__)
+    loader.folder = str(tmp_path)
+    assert loader.get_code(bytecode.__name__)
+    assert [*tmp_path.rglob("bytecode.*.pyc")]
+    assert (sys.pycache_prefix, sys.dont_write_bytecode) == before
 
 
 EDITS = """
