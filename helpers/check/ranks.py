@@ -90,7 +90,7 @@ class OnRanks(Exercise):
     def on_rank(self) -> Callable:
         """Return what a rank runs: `run`, or a call with the arguments of `given`."""
         names = tuple(inspect.signature(self.right).parameters)[1:]
-        seen = ("unwaited", *sorted({"calls", "messages"}.intersection(self.free)))
+        seen = ("unwaited", *sorted({"calls", "late", "messages"}.intersection(self.free)))
         return self.run or Called(self.given, names, self.names, seen, self.in_place, self.also)
 
     def gathered(self, runs: Sequence[dict], case: Case) -> dict:
@@ -384,11 +384,12 @@ _kept: list = []  # of this rank, until it ends: the requests that its calls hav
 
 def observed(solve: Callable, *arguments) -> tuple[object, dict]:
     """Call on this rank: the answer; its calls and messages, and the requests left open."""
-    with Watch() as watch:
+    with Watch(arguments) as watch:
         answer = solve(*arguments)
     _kept.append(watch.works)  # else what is under way would end here, and its receiver hang
     messages = tuple((e.name, e.nbytes) for e in watch.events if e.kind == "message")
-    return answer, {"calls": watch.calls, "unwaited": watch.unwaited(), "messages": messages}
+    noted = {"calls": watch.calls, "unwaited": watch.unwaited(), "messages": messages}
+    return answer, noted | {"late": watch.late}
 
 
 def loops(finding: str) -> bool:

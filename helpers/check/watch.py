@@ -1,14 +1,18 @@
 """Watch a student's step: when gradients are ready, which messages start, when a rank waits."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from helpers.comm.ledger import entries
 
 MESSAGES = ("send", "recv")
+MAKES = re.compile(r"::new_|_like$")  # they read a tensor's size alone
 NOT_ITSELF = "no rank can send to itself, or receive from itself"
 
 
@@ -56,10 +60,21 @@ class Watch(TorchDispatchMode):
         payloads: the input of each all-reduce, flat.
         requests: of the all-reduces.
         works: the requests that isend, irecv, send and recv have made.
+        late: which of the given tensors were read only after a receive had been waited for.
+
+    Args:
+        given: arguments of the student's function.
     """
 
-    def __init__(self):
+    def __init__(self, given: Sequence = ()):
         super().__init__()
+        self.late: list[int] = []
+        self.unread = {
+            one.untyped_storage().data_ptr(): place
+            for place, one in enumerate(given)
+            if type(one) is torch.Tensor and one.numel()
+        }
+        self.received: list[dist.Work] = []
         self.events: list[Event] = []
         self.payloads: list[torch.Tensor] = []
         self.requests: list[Request] = []
@@ -85,7 +100,10 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if getattr(func, "namespace", "") not in ("c10d", "_c10d_functional"):
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if self.unread and not MAKES.search(func._schema.name):
+                self.reads(storages(args), storages(out))
+            return out
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
         peer = given.get("dst", given.get("src"))
         if func._schema.name in ("c10d::send", "c10d::recv_"):
@@ -100,6 +118,8 @@ class Watch(TorchDispatchMode):
             out = func(*args, **kwargs)
             if message and isinstance(out, torch.ScriptObject):
                 self.works.append(dist.Work.unbox(out))
+                if entry.call == "recv":
+                    self.received.append(self.works[-1])
             return out
         given, *rest = args
         copies = [tensor.clone() for tensor in given]
@@ -109,10 +129,22 @@ class Watch(TorchDispatchMode):
         self.requests.append(request)
         return given, request.boxed()
 
+    def reads(self, taken: set[int], made: set[int]):
+        """Note the first reads of what was given. A view, with the same memory, reads nothing."""
+        for one in taken & self.unread.keys() - made:
+            place = self.unread.pop(one)
+            if any(work.is_completed() for work in self.received):
+                self.late.append(place)
+
     def since(self, mark: str) -> list[Event]:
         """The events after the first mark of that kind."""
         kinds = [event.kind for event in self.events]
         return self.events[kinds.index(mark) + 1 :] if mark in kinds else []
+
+
+def storages(values) -> set[int]:
+    tensors = (one for one in tree_leaves(values) if type(one) is torch.Tensor)
+    return {one.untyped_storage().data_ptr() for one in tensors}
 
 
 class Request(dist.Work):

@@ -234,6 +234,14 @@ def judge_sizes(trace, right, n, case):
             )
 
 
+def judge_order_and_sizes(trace, right, n, case):
+    judge_sizes(trace, right, n, case)
+    for rank, late in enumerate(trace["late"]):
+        if 2 in late:  # the worker, a, b
+            words = f"the states are right, but rank {rank} read no number of b before it waited"
+            raise NotRight(words + " for a message", SERIAL)
+
+
 def scan(a, b):
     """The states from h = 0."""
     h, every = torch.zeros_like(b[:1]).sum(0), [b[:0]]
@@ -259,6 +267,7 @@ def without_a_last_token(worker, a, b):
     return Edit(" if len(h) else before", "").of(chain)(worker, a, b)
 
 
+SCAN = "    h, decay = scan(a, b), a.cumprod(0)\n"
 MEND, STATE_AFTER = "h + decay * before", "mended[-1] if len(h)"
 DECAYS = "What comes from the rank before decays with every token of this part."
 UP_TO = (
@@ -271,6 +280,10 @@ WHOLE = (
 )
 FIRST_DECAY = "The first token's own decay counts as well: h[0] = a[0] h_before + b[0]."
 FIRST_ONLY = "The state from the rank before is in every later state too, not only in the first."
+SERIAL = (
+    "A rank works only when the rank before has finished. What can a part's scan begin with, "
+    "before any message is there?"
+)
 NO_TOKEN = "A rank without tokens has no last state of its own. What does it hand on?"
 scan_over_ranks = ByMessages(
     right=chain,
@@ -278,8 +291,8 @@ scan_over_ranks = ByMessages(
     cases=tuple((len(parts), {"parts": parts}) for parts in PARTS),
     draw=lambda random: (5, {"parts": [random.randint(1, 9) for _ in range(5)]}),
     close=1e-11,
-    free=("calls", "changed"),
-    rule=judge_sizes,
+    free=("calls", "changed", "late"),
+    rule=judge_order_and_sizes,
     slips=(
         (Edit("return mended", "return h"), lambda worker, a, b: scan(a, b), "Each rank scanned as "
          "if its part began the sequence. What is h before the first token of rank 1?"),
@@ -302,6 +315,7 @@ scan_over_ranks = ByMessages(
         (Edit("len(h) else before",
               "len(h) else before\n    state, mended = mended[:1].sum(0), mended"),
          "The state after the part is that of its last token."),
+        (Edit(SCAN, "", "    mended =", SCAN + "    mended ="), SERIAL),
         (Edit("scan(a, b)", "b"), "Rank 0 needs no other rank: begin with h = 0, and compare with "
          "the loop."),
         (Edit("return mended", "return state"), Edit("return mended", "return mended, state"),

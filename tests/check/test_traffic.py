@@ -90,7 +90,7 @@ def test_a_batch_of_messages_is_seen():
     assert runs.column("unwaited") == [0, 0]
     assert runs.column("imported") == [False, False]
     calls = [Call("all_reduce", None, 12), Call("all_reduce", None, 4)]
-    assert runs.column("others") == 2 * [{"calls": calls, "unwaited": 0}]
+    assert runs.column("others") == 2 * [{"calls": calls, "unwaited": 0, "late": []}]
 
 
 def begun(worker):
