@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -143,8 +143,8 @@ def test_a_notebook_shows_one_line_of_an_interrupt():
 def test_after_the_part_where_it_is_allowed_it_is_held_back_again():
     done = []
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:  # noqa: PT012
-        with interrupts.allowed():
-            pass
+        with suppress(OSError), interrupts.allowed():
+            raise OSError("the call failed")
         interrupt()
         done.append("went on")
     assert done == ["went on"]
