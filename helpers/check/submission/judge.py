@@ -203,15 +203,15 @@ def judge_resumed(found: Result, twin: Result, ranks: int):
     )
 
 
-def judge_saved(found: Result, steps: list[int], sizes: list[int]):
-    """The checkpoints that the run reports, and that are there."""
+def judge_saved(found: Result, steps: list[int], sizes: list[int] | None = None):
+    """The checkpoints that the run reports, and, with the sizes of the files, that are there."""
     if found.saved != steps:
         raise NotRight(
             f"it reported the checkpoints {found.saved}, not {steps}",
             'When a checkpoint is whole, one rank prints {"saved": N}: N steps are in it. There is '
             "one after each --save-every steps, and one after the last step.",
         )
-    if not sizes:
+    if sizes == []:
         raise NotRight(
             "it reported a checkpoint, but the folder is empty",
             "Checkpoints are files in --folder.",

@@ -95,6 +95,7 @@ def judge_stages(where: Where, one):
         judge.judge_end(found, range(steps))
         judge.judge_curve(found, one, RANKS)
         judge.judge_bytes(found, one, stage, RANKS)
+    judge.judge_saved(found, [FEW])  # the last step is no multiple of --save-every
 
 
 def judge_resuming(where: Where, one):
@@ -111,4 +112,4 @@ def judge_resuming(where: Where, one):
     last = max([EVERY, *found.saved])
     found = again("restarted again")
     judge.judge_torn(found, one, last, RANKS)
-    judge.judge_saved(found, list(range(last + EVERY, STEPS + 1, EVERY)), sizes)
+    judge.judge_saved(found, list(range(last + EVERY, STEPS + 1, EVERY)))

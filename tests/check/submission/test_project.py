@@ -40,7 +40,7 @@ class Runs:
 def test_all_runs_in_order(tmp_path, monkeypatch):
     """One process, another text, four stages; then those that are killed."""
     other = Result(losses={step: loss + 1 for step, loss in losses(3).items()})
-    stages = [Result(losses=losses(12 if s == 0 else 3), held=held(s)) for s in range(4)]
+    stages = [Result(losses=losses(3 if s else 12), held=held(s), saved=[3]) for s in range(4)]
     where = Runs(tmp_path, ONE, other, *stages)
     where.other = tmp_path / "other"
     resumed = []
@@ -82,10 +82,11 @@ def test_what_is_wrong_in_one_process_is_told_first(tmp_path):
         (2, {"held": held(1)}, "a rank of 2 holds 80 bytes of gradients"),
         (3, {"held": held(2)}, "a rank of 2 holds 80 bytes of parameters"),
         (3, {"losses": losses(12)}, "the steps 0 to 11, not 0 to 2"),
+        (3, {"saved": []}, r"reported the checkpoints \[\], not \[3\]"),
     ],
 )
 def test_every_stage_is_judged(tmp_path, stage, change, words):
-    right = [{"losses": losses(12 if s == 0 else 3), "held": held(s)} for s in range(4)]
+    right = [{"losses": losses(3 if s else 12), "held": held(s), "saved": [3]} for s in range(4)]
     right[stage] |= change
     where = Runs(tmp_path, *(Result(**one) for one in right))
     with pytest.raises(NotRight, match=words):

@@ -86,6 +86,12 @@ ONE_FILE = """
             id="the stage is ignored",
         ),
         pytest.param(
+            [("done == options.steps or ", "")],
+            "reported the checkpoints [], not [3]",
+            "one after the last step",
+            id="the last step is not saved",
+        ),
+        pytest.param(
             [("import argparse", "import argparse\nimport no_such_module")],
             "No module named 'no_such_module'",
             "Run it yourself",
