@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -302,8 +303,10 @@ def test_a_full_disk_is_one_sentence_and_the_checkpoint_before_stays(cluster, tm
         assert newest(tmp_path) == tmp_path / "1"
         alone = AllParts([{"t": Part(name="t", shape=(2000,), holders=(0,))}])
         (tmp_path / "filler").write_bytes(bytes(shutil.disk_usage(tmp_path).free - 4096))
+        threads = threading.active_count()
         with pytest.raises(OSError, match=words):
             checkpoint.save(tmp_path / "2", None, alone, {"t": torch.ones(2000)})
+        assert threading.active_count() == threads
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 

@@ -117,14 +117,20 @@ def test_a_task_without_a_sign_of_life_counts_as_hanging():
         farm(sleeps, [60], workers=1, timeout=0.5, retries=0)
 
 
-def test_an_interrupt_stops_all_at_once():
+def marks(worker, folder, k):
+    open(os.path.join(folder, str(k)), "w").close()
+    time.sleep(60)
+
+
+def test_an_interrupt_stops_all_at_once(tmp_path):
     before = set(psutil.Process().children(recursive=True))
     timer = threading.Timer(2.0, signal.raise_signal, [signal.SIGINT])
     began = time.monotonic()
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        farm(sleeps, [60] * 4, workers=2)
+        farm(marks, [{"folder": str(tmp_path), "k": k} for k in range(9)], workers=2)
     assert time.monotonic() - began < 20
+    assert {*os.listdir(tmp_path)} <= {"0", "1"}  # no other task begins
     left = [p for p in psutil.Process().children(recursive=True) if p not in before]
     # the server that forks the ranks stays for the next call, and its spares
     assert len([p for p in left if p.is_running() and p.name() != SPARE]) <= 2, left
