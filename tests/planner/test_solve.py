@@ -390,6 +390,7 @@ def test_no_plan_is_said(problem):
     [
         ({"costs": [[1]], "usages": [[1, 2]], "intervals": [(0, 1)]}, "needs 1 usages"),
         ({"costs": [[1]], "usages": [[-1]], "intervals": [(0, 1)]}, "each 0 or more"),
+        ({"costs": [[1]], "usages": [[math.inf]], "intervals": [(0, 1)]}, "each 0 or more"),
         ({"costs": [[1]], "usages": [[1]] * 2}, "2 usages for 1 nodes"),
         ({"costs": [[1]], "edges": [((0, 1), [1])]}, "known nodes"),
         ({"costs": [[1]] * 3, "edges": [((0, 1, 2), [1])]}, "one or two"),
