@@ -40,7 +40,8 @@ def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
 
     alone = in_backward(config)
     again = config.recompute == "full"
-    kept = {"sequences": plan.micro, "tokens": local, "ranks": t, "sharded": plan.sequence}
+    kept = {"sequences": plan.micro, "tokens": local, "ranks": t}
+    kept |= {"sharded": plan.sequence, "again": True}  # its messages gather again, too
     v, after = plan.chunks, p - place
     flying = min(after if v == 1 else ((v - 1) * p + 2 * after - 1) / v, m)
     if plan.schedule is not None:

@@ -15,6 +15,8 @@ from helpers.parallel.tensor.transform import sequence_parallel, tensor_parallel
 from helpers.parallel.trainer import Recipe
 from helpers.plans.activation_memory import block_activations, korthikanti, measured_terms
 from helpers.runtime.launch import launch
+from helpers.simulate.memory import at
+from helpers.simulate.plan import Plan
 
 pytestmark = pytest.mark.usefixtures("kept_ranks")
 
@@ -88,6 +90,10 @@ def test_each_term_is_what_autograd_saves_there(way, config, ranks):
     formula = block_activations(config, B, T, bytes_per_number=4, ranks=ranks, **options)
     for run in launch(terms, ranks, device="cpu", transform=transform, config=config):
         assert run == [formula, formula]
+    if way != "sequence, inputs kept":  # simulated: numbers of 2 bytes, masks of 1
+        plan = Plan(layout=Layout(tp=ranks), sequences=B, tokens=T, micro=B, sequence=bool(options))
+        half = sum(size if "mask" in term else size / 2 for term, size in formula.items())
+        assert at(config, plan, 0)["activations"] == 2 * half
 
 
 def test_what_has_no_term():
