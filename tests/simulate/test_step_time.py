@@ -153,12 +153,13 @@ def test_1f1b_takes_as_long_as_its_timeline(data, p, m, send):
     assert same == pytest.approx(real)
 
 
+@pytest.mark.parametrize("send", [0.0, 0.05, 0.3])
 @pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (4, 2, 8), (4, 3, 4), (8, 2, 16)])
-def test_chunks_shorten_the_bubble_as_in_the_timeline(p, v, m):
+def test_chunks_shorten_the_bubble_as_in_the_timeline(p, v, m, send):
     one = Plan(layout=Layout(pp=p), sequences=m, tokens=1, chunks=v)
-    spans = timeline(interleaved(p, m, v), StageCosts([1 / v] * p * v, [2 / v] * p * v))
+    spans = timeline(interleaved(p, m, v), StageCosts([1 / v] * p * v, [2 / v] * p * v, send))
     real = max(span.stop for span in spans)
-    assert makespan(stages_of([1.0] * p, [2.0] * p), one, 0.0) == pytest.approx(real)
+    assert makespan(stages_of([1.0] * p, [2.0] * p), one, send) == pytest.approx(real)
 
 
 def test_other_schedules_have_their_own_bubble():
