@@ -13,7 +13,7 @@ import torch
 
 from helpers.data.batch import Batch
 from helpers.parallel.strategy import Strategy
-from helpers.state.seal import WRITING, BrokenCheckpoint, verify
+from helpers.state.seal import WRITING, BrokenCheckpoint, age, verify
 
 LATEST = "latest"  # a file with the name of the newest checkpoint, as many trainers keep one
 
@@ -30,7 +30,8 @@ def check_checkpoints(
         batch_of: the batch of update 0, 1, ….
     """
     found, whole = [], {}
-    for path in sorted(p for p in folder.glob("step_*") if not p.name.endswith(WRITING)):
+    every = (path for path in folder.glob("step_*") if not path.name.endswith(WRITING))
+    for path in sorted(every, key=age):
         try:
             verify(path)
             whole[path.name] = path
@@ -58,11 +59,11 @@ def check_checkpoints(
             found.append(f"{name} has no numbers in {some(empty)}")
         strategy.close()
     named = folder / LATEST
-    newest = max(whole)
+    newest = list(whole)[-1]
     if named.exists() and (name := named.read_text().strip()) != newest:
         why = "is older than" if name in whole else "is no whole checkpoint; the newest is"
         found.append(f"`{LATEST}` names {name}, which {why} {newest}")
-    for before, after in itertools.pairwise(sorted(states)):
+    for before, after in itertools.pairwise(states):
         found += compared(whole[before], states[before], after, states[after], make, batch_of)
     return found
 

@@ -95,6 +95,15 @@ def test_other_ways_to_lie(tmp_path):
     ]
 
 
+def test_a_name_with_one_digit_more_is_newer(tmp_path):
+    strategy = make()
+    for updates in (999_999, 1_000_000):
+        strategy.save(tmp_path / f"step_{updates:06d}", updates=updates)
+        strategy.step(batch_of(updates))
+    (tmp_path / LATEST).write_text("step_1000000")
+    assert check_checkpoints(tmp_path, make, batch_of) == []
+
+
 def test_single_checkpoints(tmp_path):
     """At update 0, moments may be zero. NaN is named."""
     strategy = make()
