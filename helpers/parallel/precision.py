@@ -166,7 +166,7 @@ class EmulatedFp8(Mixed):
     """Round the inputs of the blocks' linear layers to 8 bits: emulated, so it saves no time.
 
     All else is as in `Mixed`. Each rank has its own history of largest magnitudes, so the ranks'
-    scales may differ.
+    scales may differ. A checkpoint has no histories: after it, the first values give the scales.
 
     Raises:
         ValueError: from a Trainer, if its layers are tensor-parallel.

@@ -115,6 +115,8 @@ def batch_of(settings: Mapping, ranks: int) -> tuple[int, int]:
     batch, micro, steps = (settings.get(field) for field in BATCH)
     if batch is None and micro is None:
         raise ValueError(f"name {BATCH[0]} or {BATCH[1]}: DeepSpeed has no default for both")
+    if 0 in (micro, steps):
+        raise ValueError(f"{BATCH[1]} and {BATCH[2]} are at least 1, not {micro} and {steps}")
     if steps is None:
         steps = 1 if batch is None or micro is None else batch // (micro * ranks)
     if micro is None:

@@ -82,8 +82,7 @@ class Library(Strategy):
                 f"{type(self).__name__} needs a mesh with the axes {known} only, in this order, "
                 f"not {mesh.layout!r}"
             )
-        if getattr(getattr(config, "experts", None), "bias_rate", 0):
-            raise ValueError("no library moves the bias of a choice of experts: use bias_rate=0")
+        expect_no_bias(config)
         self.mesh, self.device = mesh, torch.device(device)
         self.rule, self.micro_batches = optimizer or OptimizerConfig(), micro_batches
         self.world_size, self.groups = mesh.layout.world_size, []
@@ -254,6 +253,12 @@ def expect(made, kind: type, maker: str):
             "would train, but not sharded as you asked. Check the library's settings and device"
         )
     return made
+
+
+def expect_no_bias(config):
+    """Raises ValueError: the bias of a choice of experts moves, which no library does."""
+    if getattr(getattr(config, "experts", None), "bias_rate", 0):
+        raise ValueError("no library moves the bias of a choice of experts: use bias_rate=0")
 
 
 def expect_ranks(found: int, ranks: int, maker: str):

@@ -9,7 +9,7 @@ import torch
 
 from helpers.data.batch import Batch
 from helpers.parallel.libraries.deepspeed_extension import deepspeed
-from helpers.parallel.libraries.strategy import expect, expect_ranks
+from helpers.parallel.libraries.strategy import expect, expect_no_bias, expect_ranks
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.state.placing import HasSeat, whole
 from helpers.state.slicing import first_values
@@ -67,11 +67,12 @@ def train(
         settings: DeepSpeed's; "auto" where the Trainer knows the value.
 
     Raises:
-        ValueError: the ranks do not divide a batch evenly.
+        ValueError: the ranks do not divide a batch evenly, or the config has a `bias_rate`.
         WrongWrapper: the Trainer's model is not DeepSpeed's engine.
         RuntimeError: DeepSpeed is not ready: see `deepspeed_extension`.
     """
     library, ranks, rule = deepspeed(device), seat.layout.world_size, rule or OptimizerConfig()
+    expect_no_bias(config)
     sizes = {len(batch) for batch in batches}
     if len(sizes) != 1 or (size := sizes.pop()) % ranks:
         raise ValueError(f"the Trainer needs batches of one size that {ranks} ranks divide")

@@ -36,7 +36,7 @@ def pipedream(
     """Train on each batch once, with asynchronous 1F1B over the axis "pp". Every rank calls it.
 
     Args:
-        config: of a GPT without tied embeddings.
+        config: of a GPT without tied embeddings and without experts' losses.
         batches: all of one shape, the same on every rank.
 
     Returns:
@@ -47,10 +47,14 @@ def pipedream(
         weights: the last version, by plain name.
 
     Raises:
-        ValueError: the embedding is tied, or the batches differ in shape.
+        ValueError: the embedding is tied; experts have a loss or a moving bias; or the batches
+            differ in shape.
     """
     if config.tied:
         raise ValueError("PipeDream's stages update apart: use a config with tied=False")
+    experts = getattr(config, "experts", None)
+    if experts and any((experts.loss_rate, experts.z_rate, experts.bias_rate)):
+        raise ValueError("PipeDream here sends no experts' losses: all their rates must be 0")
     if len({batch.tokens.shape for batch in batches}) != 1:
         raise ValueError("PipeDream here needs batches of one shape")
     schedule = one_f_one_b(mesh.size(AXIS), len(batches))

@@ -7,6 +7,7 @@ import torch
 
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
+from helpers.models.settings import ExpertSettings
 from helpers.parallel.libraries.transformers_trainer import ForTrainer, arguments, rows_of, train
 from helpers.parallel.optimizer import OptimizerConfig
 from helpers.parallel.single import Single
@@ -70,12 +71,14 @@ def by_trainer(worker) -> dict:
         far = apart(done.model, one.full_state()["model"])
         off = max(abs(a - b) for a, b in zip(done.losses, losses, strict=True))
         found[stage] = {"far": far, "loss": off, "types": (done.wrapper, done.optimizer)}
-    for name, batches in {
-        "uneven": [random_batch(0, 3, 8, 33)],
-        "two sizes": [random_batch(0, rows, 8, 33) for rows in (4, 2)],
+    moving = replace(TINY, experts=ExpertSettings(count=2, bias_rate=0.1))
+    for name, (config, batches) in {
+        "uneven": (TINY, [random_batch(0, 3, 8, 33)]),
+        "two sizes": (TINY, [random_batch(0, rows, 8, 33) for rows in (4, 2)]),
+        "moving": (moving, BATCHES),
     }.items():
         try:
-            train(mesh, TINY, batches, AUTO)
+            train(mesh, config, batches, AUTO)
         except ValueError as error:
             found[name] = str(error)
     return found
@@ -114,3 +117,4 @@ def test_it_trains_like_one_process(runs):
             assert run[stage]["loss"] < 2e-6
         assert "2 ranks divide" in run["uneven"]
         assert "batches of one size" in run["two sizes"]
+        assert "use bias_rate=0" in run["moving"]

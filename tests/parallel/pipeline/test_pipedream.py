@@ -9,10 +9,10 @@ from torch.func import functional_call
 from helpers.comm.mesh import Layout, make_mesh
 from helpers.data.batch import random_batch
 from helpers.models.gpt import GPTConfig, build
+from helpers.models.settings import ExpertSettings
 from helpers.parallel.pipeline import pipedream as module
 from helpers.parallel.pipeline.pipedream import pipedream
 from helpers.parallel.pipeline.split import layer_costs, split
-from helpers.runtime.failure import WorkerError
 from helpers.runtime.launch import launch
 from tests.parallel.threads import Link, Ranks
 
@@ -83,11 +83,13 @@ def test_staleness_shows_in_the_loss():
 
 
 def test_what_it_cannot_train():
-    tied = GPTConfig(vocab=17, context=8, width=16, layers=2, heads=2)
-    with pytest.raises(WorkerError, match="use a config with tied=False"):
-        launch(on_ranks, 2, device="cpu", config=tied, given=batches())
-    with pytest.raises(WorkerError, match="batches of one shape"):
-        launch(on_ranks, 2, device="cpu", config=CONFIG, given=batches(lengths=(8, 5)))
+    for change, given, why in [
+        ({"tied": True}, batches(), "use a config with tied=False"),
+        ({}, batches(lengths=(8, 5)), "batches of one shape"),
+        ({"experts": ExpertSettings(count=2, z_rate=0.1)}, batches(), "no experts' l"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            pipedream(None, replace(CONFIG, **change), given, lr=LR)
 
 
 class Mesh:
