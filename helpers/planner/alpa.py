@@ -3,6 +3,10 @@
 Each stage may run on any submesh, seen as any grid of "dp" by "tp": the batch is cut along the
 first, and the integer program chooses along the second. The dynamic program then cuts the layers.
 
+A stage is planned for one micro-batch in flight, once for each submesh and grid, as in the paper. A
+place in the pipeline that needs more in flight than fit rejects it: no slower, smaller plan of the
+same stage is tried.
+
 Source: Zheng et al. 2022, arXiv:2201.12023, sections 4 and 5, figure 3.
 """
 
