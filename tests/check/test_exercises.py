@@ -67,7 +67,8 @@ ALWAYS_THE_SAME = {"choose_wrapping", "scaled_step", "better_plan"}
 def test_the_solution_passes_with_drawn_inputs(name):
     """With its own inputs, tests/notebooks/test_exercises.py tries it, and the stub.
 
-    The two inputs differ: else answers that are learnt by heart would pass.
+    The two inputs differ: else answers that are learnt by heart would pass. Off ranks, what is
+    drawn is an argument: a sandbox draws nothing.
     """
     data, asked = exercise(name), []
     with hidden.drawn_from(SECRET):
@@ -76,7 +77,7 @@ def test_the_solution_passes_with_drawn_inputs(name):
     assert verdict.exercise == name
     for secret in (SECRET, None):
         with hidden.drawn_from(secret):
-            expected = [data.expected(case) for case in data.asked()]
+            expected = [data.expected(case) for case in data.asked() if name in ON_RANKS]
             asked.append(repr(([case.arguments for case in data.asked()], expected)))
     assert asked[0] != asked[1] or name in ALWAYS_THE_SAME
 
