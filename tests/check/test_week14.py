@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from helpers.check import hidden, week14, week14b
+from helpers.check import week14, week14b
 from helpers.resilience import spot
 from helpers.resilience.spot import WAIT
 
@@ -37,19 +37,11 @@ def test_objects_that_a_kill_has_left_are_counted():
     assert left == [("step 3, whole", count) for count in range(5, 10)]
 
 
-TIGHT = (12, 16, 1, 0.7, 5)  # work, deadline, start, share, life
-
-
-@pytest.mark.parametrize("case", [TIGHT, (12, 60, 1, 0.9, 40)])
+# work, deadline, start, share, life, first seed
+@pytest.mark.parametrize("case", [(12, 16, 1, 0.7, 5, 0), (12, 60, 1, 0.9, 40, 0)])
 def test_a_policy_is_measured_by_the_better_one_of_two(case):
     costs = [week14b.play_policy(p, *case)["cost"] for p in (spot.greedy, spot.uniform_progress)]
     assert min(costs) == pytest.approx(1)
     assert max(costs) > 1.01
     late = week14b.play_policy(lambda now: WAIT, *case)
     assert late == {"deadlines missed": week14b.TRACES, "cost": 0.0}
-
-
-def test_grading_draws_other_traces():
-    usual = week14b.play_policy(spot.on_demand, *TIGHT)
-    with hidden.drawn_from(1):
-        assert week14b.play_policy(spot.on_demand, *TIGHT) != usual
