@@ -13,6 +13,7 @@ from helpers.comm.ledger import entries
 
 MESSAGES = ("send", "recv")
 MAKES = re.compile(r"::new_|_like$")  # they read a tensor's size alone
+SCATTERED = "Tensors must be contiguous: gloo would add up the numbers between those of a slice"
 NOT_ITSELF = "no rank can send to itself, or receive from itself"
 
 
@@ -104,6 +105,10 @@ class Watch(TorchDispatchMode):
             if self.unread and not MAKES.search(func._schema.name):
                 self.reads(storages(args), storages(out))
             return out
+        if func._schema.name == "c10d::allreduce_":
+            copies = [tensor.clone() for tensor in args[0]]
+            if any(a.stride() != b.stride() for a, b in zip(copies, args[0], strict=True)):
+                raise ValueError(SCATTERED)
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
         peer = given.get("dst", given.get("src"))
         if func._schema.name in ("c10d::send", "c10d::recv_"):
@@ -122,7 +127,6 @@ class Watch(TorchDispatchMode):
                     self.received.append(self.works[-1])
             return out
         given, *rest = args
-        copies = [tensor.clone() for tensor in given]
         self.payloads.append(torch.cat([tensor.flatten() for tensor in copies]))
         _, work = func(copies, *rest, **kwargs)
         request = Request(dist.Work.unbox(work), copies, given, self.events)

@@ -17,6 +17,10 @@ def step(worker, waits):
     before = "torch._dynamo" in sys.modules  # a rank may have imported it for another test
     with Watch() as watch:
         watch.mark("gradient", "weight")
+        try:
+            dist.all_reduce(torch.zeros(3, 2)[:, 0])
+        except ValueError as error:
+            refused = str(error)
         work = dist.all_reduce(gradient, async_op=True)
         early = gradient.tolist()
         if waits == "polls":
@@ -50,13 +54,14 @@ def step(worker, waits):
     if waits:
         gradient.mul_(2)
         work.wait()  # the sum has arrived: it does not arrive again
-    result |= {"largest": largest[0].tolist(), "again": gradient.tolist()}
+    result |= {"refused": refused, "largest": largest[0].tolist(), "again": gradient.tolist()}
     work.wait()  # so that no rank ends with a message under way
     return result
 
 
 def test_a_sum_reaches_its_buffer_with_the_wait():
     for rank, run in enumerate(launch(step, 2, device="cpu", waits=True)):
+        assert "contiguous" in run["refused"]
         assert run["early"] == 3 * [rank + 1.0] == run["payloads"][0]
         assert run["late"] == 3 * [3.0]
         assert run["unwaited"] == 0
