@@ -258,8 +258,10 @@ def check_timeout(timeout):
         return
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise TypeError(f"timeout is a number of seconds, or None for no limit, not {timeout!r}")
-    if not timeout > 0:
-        raise ValueError(f"timeout must be positive, or None for no limit, not {timeout!r}")
+    if not 0 < timeout < float("inf"):
+        raise ValueError(
+            f"timeout must be positive and finite, or None for no limit, not {timeout!r}"
+        )
 
 
 def choose_start(start: str | None) -> str:

@@ -284,7 +284,7 @@ def test_a_number_of_ranks_that_is_none_is_refused_here(workers):
         Cluster(workers)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, 0.0, float("nan"), True])
+@pytest.mark.parametrize("timeout", [0, -1, 0.0, float("nan"), float("inf"), True])
 def test_a_timeout_that_is_none_is_refused_here(timeout):
     kind, said = (TypeError, "a number of sec") if timeout is True else (ValueError, "be positive")
     with pytest.raises(kind, match=said):

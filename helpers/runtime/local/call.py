@@ -39,7 +39,9 @@ class Call:
         self.console = Console(on_folder=processes.server.remember)
         self.results: dict[int, object] = {}
         self.rows = Rows()
-        self.failures: dict[int, Failure] = {}
+        # A rank may have ended after its answer to an earlier call: then this call has failed.
+        ended = (process for process in processes.ranks if process.status is not None)
+        self.failures: dict[int, Failure] = {p.rank: self.end_of(p) for p in ended}
         self.stacks: dict[int, str] = {}
         self.changed: dict[str, None] = {}  # files edited since the ranks imported them, in order
         self.last_sign = time.monotonic()

@@ -72,13 +72,19 @@ Path("mine.py").write_text("def f(worker)\\n    return 1\\n")
     kernel.do("import shutil; os.remove('mine.py'); shutil.rmtree('__pycache__', True)")
 
 
-def test_a_rank_that_dies_between_two_calls(kernel):
+@pytest.mark.parametrize("call", ["killer(None)", "cluster.run(killer)"])
+def test_a_rank_that_dies_after_its_answer(kernel, call):
+    """Between two calls; and before another rank has answered."""
     kernel.do(
-        """
+        f"""
 cluster = Cluster()
 (pid, _) = cluster.run(lambda worker: os.getpid())
-os.kill(pid, signal.SIGKILL)
-time.sleep(0.3)
+def killer(worker):
+    if os.getpid() != pid:
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(0.3)
+{call}
 """
     )
     out = fail(kernel, "cluster.run(sum_ranks)")
