@@ -103,6 +103,9 @@ def test_sums_and_exchanges():
         right = torch.tensor([10.0 * kwargs["source"] + k for k in range(3)])
         assert all(torch.equal(found, right) for found in trace["`tensor`"])
         assert sum(len(calls) for calls in trace["calls"]) == 2 * (n - 1)
+    assert not any(
+        collectives.memory_of(list(torch.zeros(2, 3)), []).values()
+    )  # rows of one buffer
     for n, kwargs, trace in cases_of(collectives.all_to_all):
         for rank in range(n):
             for source, found in enumerate(trace["the result"][rank]):

@@ -324,8 +324,10 @@ def part(source: int, target: int, numel: int) -> torch.Tensor:
 def memory_of(answer, parts):
     """How many entries share memory with another entry, or with a part."""
     listed = answer if isinstance(answer, list | tuple) else ()
-    places, own = ([x.untyped_storage().data_ptr() for x in tensors if isinstance(x, torch.Tensor)]
-                   for tensors in (listed, parts))  # fmt: skip
+    places, own = (
+        [x.data_ptr() for x in tensors if isinstance(x, torch.Tensor)]
+        for tensors in (listed, parts)
+    )
     return {
         "entries in the memory of other entries": len(places) - len(set(places)),
         "entries in the memory of `parts`": sum(place in own for place in places),
