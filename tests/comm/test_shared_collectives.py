@@ -255,9 +255,12 @@ def reduced_again(worker):
                 found.append(tensor.flatten().tolist())
         assert row[4:].tolist() == [6, 7]  # the last reduction of all numbers
         pair = shared.empty(1, torch.complex64)
-        for tensor in (pair.imag, pair.conj().imag):  # the second reads the numbers as negative
+        parts = pair.imag, pair.conj().imag  # the second reads the numbers as negative
+        turns = [(part, ReduceOp.MAX) for part in parts]
+        turns += [(one, ReduceOp.SUM) for one in (pair, pair.conj() if rank == 1 else pair)]
+        for tensor, op in turns:
             pair.fill_(1j * rank)
-            shared.all_reduce(tensor, ReduceOp.MAX)
+            shared.all_reduce(tensor, op)
             found.append(tensor.tolist())
     with pytest.raises(RuntimeError, match="this shared memory is closed"):
         shared.all_reduce(row)
@@ -268,7 +271,7 @@ def test_the_same_memory_is_reduced_again(clusters):
     sizes, numbers = (6, 6, 6, 6, 6, 4, 4, 4), torch.arange(6.0)
     sums = [(3 * numbers[:size] + 3).tolist() for size in sizes]
     most = [(numbers[:size] + 2).tolist() for size in sizes]
-    assert list(clusters[3].run(reduced_again)) == [[*sums, *most, [2.0], [0.0]]] * 3
+    assert list(clusters[3].run(reduced_again)) == [[*sums, *most, [2.0], [0.0], [3j], [1j]]] * 3
 
 
 def called_apart(worker, call):

@@ -262,6 +262,6 @@ class SharedMemory:
 
 def memory(tensor: torch.Tensor) -> Hashable:
     """Return which numbers a tensor has in memory; None if not these, or not in their order."""
-    if not tensor.is_contiguous() or tensor.is_neg():
+    if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         return None
     return tensor.data_ptr(), tensor.numel(), tensor.dtype, tensor.device
