@@ -9,6 +9,7 @@ import torch
 
 TRACK_SECONDS = 0.05  # between two updates of a bar
 RESERVED = {"rank", "seconds"}
+KINDS = (int, float, str)
 DEBUG = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
 
 
@@ -47,7 +48,7 @@ class Worker:
         if not RESERVED.isdisjoint(values):
             raise ValueError(f"worker.log adds {sorted(RESERVED)} itself: use another name")
         for name, value in values.items():
-            if not isinstance(value, int | float | str):
+            if type(value) not in (bool, *KINDS):
                 values[name] = plain(name, value)
         self._channel.post("log", time.perf_counter() - self._began, values)
 
@@ -71,6 +72,9 @@ class Worker:
 def plain(name: str, value: Any):
     if value is None:
         return None
+    for kind in KINDS:
+        if isinstance(value, kind):  # a member of an Enum, for example: the notebook may lack it
+            return kind.__str__(value) if kind is str else kind(value)
     if getattr(value, "numel", lambda: 0)() == 1 or getattr(value, "size", 0) == 1:
         return value.item()
     raise TypeError(

@@ -4,6 +4,7 @@ import os
 import random
 import socket
 import time
+from enum import StrEnum
 
 import numpy as np
 import pytest
@@ -34,15 +35,19 @@ def test_its_place(cluster):
 
 
 def test_log_comes_back_as_a_frame(cluster):
+    class Note(StrEnum):
+        FIRST = "x"
+
     def train(worker):
         for step in range(3):
-            worker.log(step=step, loss=torch.tensor(step / 2), norm=np.float64(1), note="x")
+            worker.log(step=step, loss=torch.tensor(step / 2), norm=np.float64(1), note=Note.FIRST)
         worker.log(end=True)
 
     frame = cluster.run(train).frame()
     assert list(frame.columns) == ["rank", "step", "loss", "norm", "note", "end", "seconds"]
     assert list(frame["rank"]) == [0] * 4 + [1] * 4
     assert list(frame["loss"][:3]) == [0.0, 0.5, 1.0]
+    assert {*map(repr, frame["note"][:3])} == {"'x'"}
     assert frame["seconds"].between(0, 60).all()
 
 
