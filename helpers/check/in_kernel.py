@@ -74,7 +74,7 @@ def launched(solve, given, overflow, numbers) -> dict:
 
 def misfit(answer) -> str:
     """What an answer is, if it is not four blocks; else nothing."""
-    if not isinstance(answer, tuple | tl.tuple) or len(answer) != len(KINDS):
+    if not isinstance(answer, tuple | list | tl.tuple) or len(answer) != len(KINDS):
         return f"returned {describe(answer)}"
     for kind, x in zip(KINDS, answer, strict=True):
         if not isinstance(x, tl.tensor) or tuple(x.shape) != (BLOCK,):

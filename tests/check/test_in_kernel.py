@@ -22,7 +22,8 @@ def test_each_block_is_written_to_its_own_place():
         sums = [p + g]
         for number in rest:  # beta1, beta2, correction1, correction2, eps, weight_decay
             sums.append(number + 2 * sums[-1])
-        return sums[-1], m + lr, v * scale, tl.where(overflow, m, v).to(tl.float16)
+        blocks = [sums[-1], m + lr, v * scale, tl.where(overflow, m, v).to(tl.float16)]
+        return blocks if overflow else tuple(blocks)
 
     for overflow in (False, True):
         found = made(rule, overflow)
@@ -45,7 +46,7 @@ def test_each_block_is_written_to_its_own_place():
     [
         (lambda p, m, v: None, "returned NoneType"),
         (lambda p, m, v: (p, m, v), "returned 3 values"),
-        (lambda p, m, v: [p, m, v, p], "returned 4 values"),
+        (lambda p, m, v: [p, m, v, p, p], "returned 5 values"),
         (lambda p, m, v: (p, m, v, 1.0), "returned float as low"),
         (lambda p, m, v: (p[:, None], m, v, p), "returned a block of shape (8, 1) as p"),
         (lambda p, m, v: (p, tl.arange(0, 16), v, p), "returned a block of shape (16,) as m"),

@@ -232,7 +232,7 @@ def state_of(state, answer, labels: dict) -> dict:
     for table in state["tables"].values():
         for block in table:
             labels.setdefault(block, len(labels))
-    if isinstance(answer, tuple) and len(answer) == 3:
+    if isinstance(answer, tuple | list) and len(answer) == 3:
         block, slot, source = answer
         answer = (labels.get(block, block), slot, labels.get(source, source))
     elif answer is not None:
