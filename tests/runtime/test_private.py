@@ -118,12 +118,17 @@ def as_user(user: int, paths, own_network: bool) -> list[str]:
     with open(read) as answers:
         text = answers.read()
     os.waitpid(child, 0)
-    return text.split("\n")
+    answers = text.split("\n")
+    assert all(text.endswith(WAY_OUT) for text in answers if text)
+    return answers
+
+
+WAY_OUT = "Or leave."
 
 
 def answer(path) -> str:
     try:
-        check_own([path])
+        check_own([path], WAY_OUT)
     except PermissionError as error:
         return str(error)
     return ""

@@ -10,6 +10,7 @@ those of the models with 3.6 and 39.1 billion parameters. megatron_table_1.csv: 
 import csv
 import math
 import random
+import re
 import statistics
 from functools import cache
 from itertools import combinations
@@ -132,7 +133,8 @@ def run(tmp_path, rows, three, capsys, **columns):
 
 def test_the_command(tmp_path, capsys):
     rows = [dict(row) for row in table("vtrain_single.csv")[:7]]
-    rows[1]["iteration_ms"] = ""
+    rows[0]["gpus"] += " "
+    rows[1]["iteration_ms"] = " "
     rows[2]["hidden"] = "many"
     rows[3]["tp"] = "3"
     rows[4]["iteration_ms"], rows[6]["iteration_ms"] = "soon", "inf"
@@ -144,6 +146,7 @@ def test_the_command(tmp_path, capsys):
     for k in (0, 1, 4, 5):
         assert float(cells[k]) > 0
     assert float(cells[0]) == pytest.approx(372, rel=0.25)
+    assert not re.search("row [12]:", err)
     assert "row 3: hidden must be a positive whole number, not 'many'" in err
     assert "row 4: Layout(pp=2, dp=1, tp=3) is not for 8 GPUs" in err.replace("dp=2", "dp=1")
     for row, time in ((5, "soon"), (7, "inf")):

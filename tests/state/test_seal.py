@@ -6,11 +6,13 @@ import os
 import shutil
 
 import pytest
+import torch
 
 from helpers.state.seal import (
     SEAL,
     BrokenCheckpoint,
     begin,
+    checksum,
     finish,
     newest,
     prune,
@@ -169,3 +171,13 @@ def test_checksums_that_are_known_are_sealed_as_they_are(tmp_path):
     assert json.loads((tmp_path / SEAL).read_text()) == {"a.bin": [14, meant]}
     with pytest.raises(BrokenCheckpoint, match="has 4 bytes, but 14 were saved"):
         verify(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bfloat16])
+def test_a_checksum_depends_on_every_bit(dtype):
+    value = torch.ones(2, dtype=dtype)
+    found, bytes_ = {checksum(value)}, value.view(torch.uint8)
+    for bit in range(8 * len(bytes_)):
+        bytes_[bit // 8] ^= 1 << bit % 8
+        found.add(checksum(value))
+    assert len(found) == 1 + 8 * len(bytes_)

@@ -218,6 +218,7 @@ RIGHT = {
     "a mean that keeps its dim": (lambda: x(2).mean(1, keepdim=True), 2),
     "a mean that keeps its dim, by place": (lambda: x(2).mean(1, True), 2),
     "a mean over a dim behind": (lambda: x(1).mean(-1), 1),
+    "a mean over the first dim": (lambda: x(1).mean(0), 0),
     "the weight by its name": (lambda: functional.linear(x(), weight=UP()), 2),
     "a scale that is cut alike": (lambda: x(2) * tensor(D, at=0), 2),
     "a whole column of ones": (lambda: x(2) * tensor(B, T, 1), 2),

@@ -19,6 +19,7 @@ from helpers.parallel.libraries.data_parallel import TorchDataParallel
 from helpers.parallel.libraries.fully_shard import FullyShard
 from helpers.parallel.precision import Mixed
 from helpers.parallel.trainer import Recipe
+from helpers.parallel.transform import plain
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
@@ -30,9 +31,18 @@ from helpers.training.traffic.record import layers_of, record, watching
 CONFIG = GPTConfig(vocab=34, context=8, width=12, layers=3, heads=2, hidden=24, tied=False)
 LAYERS = ["embedding", "blocks.0", "blocks.1", "blocks.2", "norm", "head"]
 TOKENS = 8 * CONFIG.context  # of the global batch
+
+
+def frozen_embedding(*given):
+    placed = plain(*given)
+    placed.model.embedding.requires_grad_(False)
+    return placed
+
+
 DATA = {
     "stage 1": Recipe(owner=Zero1),
     "stage 2": Recipe(owner=Zero2),
+    "frozen": Recipe(transform=frozen_embedding, owner=Zero2),
     "stage 3": Recipe(owner=Zero3),
     "two micro-batches": partial(Recipe(owner=Zero3), micro_batches=2),
     "bf16": Recipe(owner=Zero3, precision=Mixed()),
@@ -136,12 +146,14 @@ def test_stage_3_gathers_one_layer_ahead(runs):
             assert list(moments.values()) == [order[0], *order[:-1]]
 
 
-@pytest.mark.parametrize("name", ["stage 1", "stage 2"])
-def test_stages_1_and_2_gather_the_updated_parameters(runs, size, name):
+@pytest.mark.parametrize(
+    ("name", "trained"), [("stage 1", LAYERS), ("stage 2", LAYERS), ("frozen", LAYERS[1:])]
+)
+def test_stages_1_and_2_gather_the_updated_parameters(runs, size, name, trained):
     for run in runs:
         messages, _ = run[name]
-        assert near(sent(messages, "backward", "gradients"), times(size, 1 / 2))
-        assert near(sent(messages, "update", "parameters"), times(size, 1 / 2))
+        assert near(sent(messages, "backward", "gradients"), times(size, 1 / 2, trained))
+        assert near(sent(messages, "update", "parameters"), times(size, 1 / 2, trained))
         assert not sent(messages, "forward", "parameters")
         assert not sent(messages, "backward", "parameters")
         for message in messages:  # each layer's gradients leave while its own backward runs
