@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from helpers.check.verdict import NotRight
 from helpers.check.week01 import collectives, counts
 from helpers.check.week03 import gradients, shards
 from helpers.check.week04 import block, layers
@@ -79,6 +80,11 @@ def test_the_cross_entropy_is_torch_s():
         close(torch.cat(trace["the gradient of this rank's logits"], -1), of_logits)
         for rank in range(n):
             assert trace["the loss"][rank] == pytest.approx(right.item(), rel=1e-11)
+    few = [("all_reduce", 96)] * 5  # each has one number for each token
+    layers.judge_messages({"messages": [few]}, None, 1, {"sizes": [9]})
+    for messages, said in ((6 * [("all_reduce", 8)], "6 messages"), (few[1:] + [("x", 97)], "97")):
+        with pytest.raises(NotRight, match=said):
+            layers.judge_messages({"messages": [messages]}, None, 1, {"sizes": [9]})
 
 
 def test_partial_sums_make_the_gradients_of_one_process():

@@ -17,13 +17,14 @@ def attention_inputs(keys=T, width=D):
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
-def test_a_linear_layer():
+def test_a_linear_layer(capsys):
     layer = nn.Linear(12, 9)
     x = torch.randn(5, 12, requires_grad=True)
     flops = flops_of(lambda: layer(x).sum().backward())
     product = 2 * 5 * 12 * 9
     assert (flops.forward, flops.backward, flops.recomputed) == (product, 2 * product, 0)
     assert flops.total == flops.model == sum(flops.operators.values()) == 3 * product
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -179,13 +179,13 @@ class TestQueues:
 
     def test_a_preempted_request_waits_before_later_ones(self, llama):
         policy = Watching(Continuous(3))
-        requests = [Request(n, [n + 1] * 4, 9, arrival=n / 8) for n in range(6)]
+        requests = [Request(5 - n, [n + 1] * 4, 9, arrival=n / 8) for n in range(6)]
         served = serve(llama, policy, requests, blocks=6)
         assert any(one.preempted for one in served.requests)
         for queues in policy.seen:
             for queue in (queues.waiting, queues.running):
                 numbers = [progress.number for progress in queue]
-                assert numbers == sorted(numbers)
+                assert numbers == sorted(numbers, reverse=True)
 
     def test_nothing_of_a_batch_is_left_for_the_next(self, llama):
         policy = Watching(Static(2))

@@ -239,6 +239,7 @@ def test_what_a_sequence_refuses():
     for wrong in (7, -1):
         with pytest.raises(ValueError, match=f"cannot rewind a sequence of 6 tokens to {wrong}"):
             sequence.rewind(wrong)
+    assert repr(sequence) == "PagedSequence(6 tokens, blocks [0, 1])"
     sequence.free()
     assert repr(sequence) == "PagedSequence(0 tokens, blocks [], freed)"
     for call in (sequence.free, sequence.fork, lambda: sequence.rewind(0)):

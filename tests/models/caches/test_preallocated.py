@@ -46,6 +46,11 @@ def test_states_are_read_as_written_and_not_rewound():
     cache = Growing(kept, 2)
     assert [t.shape for t in cache.blocks[4].read()] == [(2, 2, 3), (2, 5)]
     cache.begin(1)
+    cache.blocks[4].write(torch.ones(2, 2, 3), torch.ones(2, 5))
+    cache.begin(0)  # the step before has not ended, so what it wrote is dropped
+    cache.end()
+    assert not any(t.any() for t in cache.blocks[4].read())
+    cache.begin(1)
     cache.blocks[4].write(torch.ones(2, 2, 3), torch.full((2, 5), 2.0))
     cache.end()
     assert [t.mean().item() for t in cache.blocks[4].read()] == [1.0, 2.0]
