@@ -28,3 +28,8 @@ def is_note(cell: Mapping) -> bool:
 def is_deeper(cell: Mapping) -> bool:
     """Whether a cell goes beyond the hour that a notebook plans."""
     return "deeper" in cell["metadata"].get("tags", ())
+
+
+def is_folded(cell: Mapping) -> bool:
+    """Whether JupyterLab folds the code of a cell: what it asserts can be an answer."""
+    return cell["metadata"].get("jupyter", {}).get("source_hidden", False)

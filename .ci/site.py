@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import reference
-from course import is_note
+from course import is_folded, is_note
 from front import front_page, weeks_of
 from replays import put, replay, replays, runs_of
 from student import without_outputs
@@ -85,7 +85,7 @@ def guide(root: Path, source: Path) -> list[str]:
 def page(path: Path, parts: Sequence[str] = (), runs: Sequence[dict] = ()) -> str:
     """Return the notebook for the site: pictures with their words and size, tables as HTML.
 
-    The speaker's notes are left out.
+    The speaker's notes are left out. Code that JupyterLab folds is folded.
 
     Args:
         parts: notebooks that follow below it in the list of weeks, as a toctree has them.
@@ -101,6 +101,8 @@ def page(path: Path, parts: Sequence[str] = (), runs: Sequence[dict] = ()) -> st
         nb["cells"].append(cell)
     for cell in nb["cells"]:
         cell["metadata"].pop("slideshow", None)
+        if is_folded(cell):
+            cell["metadata"].setdefault("tags", []).append("hide-input")
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             about = output.get("metadata", {}).get("image/png", {})

@@ -18,7 +18,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from course import find, is_deeper, slide_type
+from course import find, is_deeper, is_folded, slide_type
 from loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,10 +79,12 @@ def stacks(cells: list[dict]) -> list[list[list[dict]]]:
         source = "".join(cell["source"])
         if kind == "skip" or is_deeper(cell) or not source.strip():
             continue
-        if cell["cell_type"] == "code" and (only_imports(cell, source) or only_asked(cell, source)):
-            continue
-        if cell["cell_type"] == "code" and cell["outputs"] and only_draws(source, names):
-            cell = cell | {"source": ""}
+        if cell["cell_type"] == "code":
+            silent = is_folded(cell) and not cell["outputs"]
+            if silent or only_imports(cell, source) or only_asked(cell, source):
+                continue
+            if is_folded(cell) or (cell["outputs"] and only_draws(source, names)):
+                cell = cell | {"source": ""}
         if kind == "slide" or not found:
             found.append([[]])
         elif kind == "subslide":

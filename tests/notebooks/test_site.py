@@ -356,9 +356,12 @@ def test_a_notebook_as_a_page(site, tmp_path):
         shown("plot()", image_png=PNG),
         shown("plot()", image_png=PNG, text_plain="<Figure>", about=about),
     ]
+    cells[1].metadata.jupyter = {"source_hidden": True}
     notebook(tmp_path / "a.ipynb", *cells)
     title, plain, known = json.loads(site.page(tmp_path / "a.ipynb"))["cells"]
     assert title["metadata"] == {"tags": ["x"]}
+    assert plain["metadata"]["tags"] == ["hide-input"]
+    assert "tags" not in known["metadata"]
     assert "".join(plain["outputs"][0]["data"]["image/png"]).strip() == PNG
     page = f'<img alt="" width="30" height="20" src="data:image/png;base64,{PNG}">'
     assert known["outputs"][0]["data"] == {"text/html": page}

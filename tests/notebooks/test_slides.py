@@ -109,7 +109,7 @@ def test_imports_alone_and_exercises_as_they_were_asked_are_left_out(slides):
         assert slides.only_asked(code(source, outputs=outputs), source) == left
 
 
-def test_of_a_cell_that_only_draws_the_picture_is_shown(slides, tmp_path):
+def test_of_a_cell_that_only_draws_or_is_folded_the_output_is_shown(slides, tmp_path):
     imports = code("from helpers.plots.a import (\n    b,\n    c,\n)\nfrom helpers.plots import d")
     names = slides.drawing([imports])
     assert names == {"b", "c", "d"}
@@ -128,7 +128,11 @@ def test_of_a_cell_that_only_draws_the_picture_is_shown(slides, tmp_path):
         text("# T", "slide"),
         code("plots.a()", outputs=[{"output_type": "stream", "text": "o"}]),
     ]
-    (((_, drawn),),) = slides.stacks(cells)
+    cells += [cells[1] | {"source": "assert 1"}, code("assert 2")]
+    for cell in cells[2:]:
+        cell["metadata"] = {"jupyter": {"source_hidden": True}}
+    (((_, drawn, folded),),) = slides.stacks(cells)
+    assert folded["source"] == ""
     page = slides.cells_of.unit(drawn, tmp_path)
     assert page == '<div class="unit code">\n<pre class="output terminal ">o</pre></div>'
     assert cells[1]["source"] == "plots.a()"
