@@ -102,14 +102,18 @@ class Noting(elsewhere.Here):
 
 
 @pytest.mark.usefixtures("shared_ranks")
-@pytest.mark.parametrize("name", ["ring_all_reduce", "shard", "column_linear", "reshard_rows"])
-def test_the_secret_is_not_sent(name):
+@pytest.mark.parametrize(
+    "name", ["ring_all_reduce", "shard", "column_linear", "reshard_rows", "shard_flat"]
+)
+def test_neither_the_secret_nor_the_reference_is_sent(name):
     place, secret = Noting(), 987_654_321
     with hidden.drawn_from(secret), elsewhere.at(place):
         assert not getattr(check, name)(len)
     (order,) = place.orders
     assert secret.to_bytes(4, "little") not in order
     assert str(secret).encode() not in order
+    right = inspect.unwrap(getattr(check, name)).right.__name__.encode()
+    assert bytes([len(right)]) + right not in order
     assert len(order) > 100
 
 
