@@ -42,20 +42,31 @@ def memory_bars(
     totals = {name: sum(kinds.values()) for name, kinds in rows.items()}
     scale, unit = unit_of(max([*totals.values(), *(vlines or {}).values()]))
     size = {"height": 0.95 + ROW * max(len(rows), 2), "xlabel": unit}
+    lines = {label: nbytes / scale for label, nbytes in (vlines or {}).items()}
     with canvas(words(rows, totals), **size | frame) as axes:
+        numbers = []
         for place, (name, kinds) in enumerate(rows.items()):
             start = 0.0
             for kind in filter(kinds.get, colors):  # in the order of the key
                 axes.barh(place, kinds[kind] / scale, 0.7, start, color=colors[kind], lw=0)
                 start += kinds[kind] / scale
             clear = [withStroke(linewidth=2.5, foreground=PAPER)]  # from a guide behind it
-            note(axes, bytes_text(totals[name]), (start, place), path_effects=clear)
+            text = bytes_text(totals[name])
+            numbers.append(note(axes, text, (start, place), path_effects=clear))
         name_rows(axes, list(rows))
-        axes.set(ylim=(len(rows) - 0.5, -0.5 - 0.45 * bool(vlines)))
-        axes.margins(x=0.2)
+        axes.set(ylim=(len(rows) - 0.5, -0.5 - 0.45 * bool(lines)))
+        axes.margins(x=0.3)  # for the longest bar's number
         axes.xaxis.get_major_locator().set_params(integer=unit == "bytes")
-        guides(axes, {label: place / scale for label, place in (vlines or {}).items()})
+        guides(axes, lines)
         kind_key(axes, colors)
+        if lines:
+            axes.figure.draw_without_rendering()  # fixes the layout, so that widths are known
+        for line in sorted(lines.values()):
+            across, _ = axes.transData.transform((line, 0))
+            for number in numbers:
+                box = number.get_window_extent()
+                if box.x0 <= across <= box.x1:  # to the right of the line
+                    number.xy = line, number.xy[1]
     return axes.figure
 
 

@@ -129,7 +129,7 @@ CASES = {
         **{"stacked": True, "numbers": "{:.0f} MB", "xlabel": "MB"},
     ),
     "bars on a plot": lambda: on_the_second(plots.bars, {"a": 1}),
-    "memory": lambda: plots.memory_bars(STATE, title="a model", vlines={"A100": 80e9}),
+    "memory": lambda: plots.memory_bars(STATE, title="a model", vlines={"A100": 80e9, "PC": 8e9}),
     "memory of a few bytes": lambda: plots.memory_bars({"a": {"x": 500}}, width=5, height=2),
     "memory on a plot": lambda: on_the_second(plots.memory_bars, {"a": {"parameters": 1e6}}),
     "what fits": lambda: plots.what_fits(SIZES, models={"GPT-3": 175e9}, title="80 GB"),
