@@ -27,6 +27,9 @@ class FusedAdamW(torch.optim.AdamW):
     skips the update after an overflow. The decision stays on the GPU: the CPU does not wait for it.
     Unlike PyTorch's fused AdamW, it leaves the scaled gradients as they are.
 
+    In a CUDA graph, give `lr` as a tensor on the GPU, and keep the gradients' memory
+    (`zero_grad(set_to_none=False)`): a replay reads the table of its capture.
+
     Attributes:
         grad_scale, found_inf: float32 tensors of one number on the parameters' device. `GradScaler`
             sets them before `step`, and deletes them afterwards. You may set them yourself. Without
