@@ -141,6 +141,7 @@ def test_all_that_ranks_say_is_heard(capsys):
     def talk(worker):
         for step in range(3):
             worker.log(step=step, own=10 * worker.rank + step)
+        assert sys.stdin.read() == ""  # /dev/null, and no descriptor of something else
         print("out of", worker.rank)
         print("wrong in", worker.rank, file=sys.stderr)
         for _ in worker.track(range(4), label="work"):

@@ -53,8 +53,9 @@ def work(channel: Channel, stacks_fd: int) -> int:
     """Run a rank from its first message to its last; return its exit code."""
     faulthandler.enable(stacks_fd)  # a crash in C leaves the Python stack
     faulthandler.register(STACK_SIGNAL, stacks_fd, all_threads=False)
-    for name, fd in (("stdout", 1), ("stderr", 2)):
-        stream = os.fdopen(fd, "w", 1, "utf-8", "backslashreplace", closefd=False)
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):  # a fork's own have other numbers
+        mode = "w" if fd else "r"
+        stream = os.fdopen(fd, mode, 1, "utf-8", "backslashreplace", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     (setup,), rendezvous = channel.receive()
