@@ -2,8 +2,8 @@
 
 PyTorch's `FlopCounterMode` sees each operator below autograd, and sums a formula per operator. Like
 the papers, it counts matrix products and convolutions (a multiply-add is 2 FLOPs), but no
-element-wise operators. It has no formula for the CPU's fused attention and would count 0. Here it
-gets the formula of CUDA's fused attention.
+element-wise operators. It has no formula for a matrix and a vector, nor for the CPU's fused
+attention, and would count 0. Here the latter gets the formula of CUDA's fused attention.
 """
 
 import sys
@@ -52,7 +52,12 @@ def _cpu_attention_backward(grad_out, query, key, value, *args, out_shape=None, 
     return attention_backward_flops(query, key, value)
 
 
-ATTENTION = {
+def _matrix_vector(matrix, vector, *, out_shape=None):
+    return 2 * matrix[0] * matrix[1]
+
+
+MORE = {
+    "mv": _matrix_vector,
     "_scaled_dot_product_flash_attention_for_cpu": _cpu_attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _cpu_attention_backward,
 }
@@ -112,7 +117,7 @@ def flops_of(step: Callable[[], object]) -> Flops:
 
     parts: Counter = Counter()
     formulas = dict(flop_registry)
-    for name, formula in ATTENTION.items():
+    for name, formula in MORE.items():
         operator = getattr(torch.ops.aten, name, None)
         if operator is not None and operator not in formulas:  # a later PyTorch may have its own
             formulas[operator] = _on_shapes(formula)
@@ -120,7 +125,8 @@ def flops_of(step: Callable[[], object]) -> Flops:
     with FlopCounterMode(display=False, custom_mapping=by_part) as counter:
         step()
     operators = {
-        str(operator): flops for operator, flops in counter.get_flop_counts()["Global"].items()
+        str(operator): flops
+        for operator, flops in counter.get_flop_counts().get("Global", {}).items()
     }
     return Flops(**{part: parts[part] for part in PARTS}, operators=operators)
 

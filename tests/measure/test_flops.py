@@ -25,6 +25,8 @@ def test_a_linear_layer(capsys):
     assert (flops.forward, flops.backward, flops.recomputed) == (product, 2 * product, 0)
     assert flops.total == flops.model == sum(flops.operators.values()) == 3 * product
     assert capsys.readouterr().out == ""
+    assert flops_of(lambda: layer.weight @ x[0]).total == 2 * 12 * 9
+    assert flops_of(lambda: x + 1).total == 0
 
 
 @pytest.mark.parametrize("causal", [False, True])
