@@ -1,6 +1,7 @@
 """The inter-operator plan: which layers form a stage, and on how many devices each stage runs.
 
-A pipeline with B micro-batches takes the sum of its stages' times, and (B - 1) times the slowest:
+Alpa counts a pipeline with B micro-batches as the sum of its stages' times, and (B - 1) times the
+slowest. It is no bound: 1F1B takes longer if one stage has slow forwards, another slow backwards.
 
     T = sum t_i  +  (B - 1) max t_i
 

@@ -44,8 +44,7 @@ def at(config: GPTShape, plan: Plan, place: int) -> dict[str, float]:
     kept |= {"sharded": plan.sequence, "again": True}  # its messages gather again, too
     v, after = plan.chunks, p - place
     flying = min(after if v == 1 else ((v - 1) * p + 2 * after - 1) / v, m)
-    if plan.schedule is not None:
-        schedule = plan.schedule(p, m)
+    if schedule := plan.made:
         flying = in_flight(schedule)[place] / len(schedule.stages_of(place))
     each = block_activations(config if config.recompute != "none" else alone, **kept)
     found["activations"] = flying * on.blocks * size(config, each, t)

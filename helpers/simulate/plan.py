@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from helpers.comm.layout import Layout
 from helpers.models.shape import GPTShape
-from helpers.plans.schedules import Schedule
+from helpers.plans.schedules import Schedule, ScheduleError
+from helpers.plans.schedules import check as check_schedule
 from helpers.plans.step_messages import Stage, StepPlan, Tensor
 from helpers.simulate.kernels import NUMBER, numbers
 from helpers.simulate.tensor_parallel import check_sizes
@@ -57,6 +58,15 @@ class Plan:
         """m, of each replica."""
         return self.sequences // (self.ranks("dp") * self.micro)
 
+    @cached_property
+    def made(self) -> Schedule | None:
+        """The schedule, if it is not 1F1B. A ScheduleError says that it cannot run, or not here."""
+        p, m = self.ranks("pp"), self.micro_batches
+        made = self.schedule and check_schedule(self.schedule(p, m))
+        if made and (made.ranks, made.micro_batches) != (p, m):
+            raise ScheduleError(f"{made} is not for {p} ranks and {m} micro-batches")
+        return made
+
 
 def check(config: GPTShape, plan: Plan, cluster: Topology):
     """Raise a ValueError if the plan does not fit the model or the cluster."""
@@ -87,13 +97,15 @@ def check(config: GPTShape, plan: Plan, cluster: Topology):
 def cut(config: GPTShape, plan: Plan) -> list[Stage]:
     """The stages on each place of the pipeline; the v chunks of a place count together.
 
-    Without `cuts` the first places have one block more than the others, if they do not divide.
+    Without `cuts` the first places have one block more than the others, if they do not divide. A
+    chunk has whole blocks: all chunks of a place count as many as its largest.
     """
     p, layers = plan.ranks("pp"), config.layers
     cuts = plan.cuts or [layers // p + (place < layers % p) for place in range(p)]
+    chunks = [len(plan.made.stages_of(k)) if plan.made else plan.chunks for k in range(p)]
     return [
-        Stage(blocks=blocks, first=place == 0, last=place == p - 1)
-        for place, blocks in enumerate(cuts)
+        Stage(blocks=-(-blocks // v) * v, first=place == 0, last=place == p - 1)
+        for place, (blocks, v) in enumerate(zip(cuts, chunks, strict=True))
     ]
 
 

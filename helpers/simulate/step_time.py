@@ -175,8 +175,7 @@ def makespan(stages: Sequence[StageTime], plan: Plan, send: float) -> float:
     takes longer than a chunk's forward. Slower sends make it too long, by up to 28 %.
     """
     p, m, v = plan.ranks("pp"), plan.micro_batches, plan.chunks
-    if plan.schedule is not None:
-        schedule = plan.schedule(p, m)
+    if schedule := plan.made:
         own = [len(schedule.stages_of(rank)) for rank in schedule.placement]
         of = [stages[rank] for rank in schedule.placement]
         each = (

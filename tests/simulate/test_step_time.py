@@ -180,6 +180,8 @@ def test_the_last_stage_has_the_head_and_is_the_slowest():
 
 def test_blocks_and_tables_of_each_stage():
     assert [on.blocks for on in cut(CONFIG, plan(pp=3))] == [3, 3, 2]
+    for chunks in ({"chunks": 3}, {"schedule": partial(interleaved, chunks=3)}):
+        assert [on.blocks for on in cut(CONFIG, plan(pp=2, **chunks))] == [6, 6]  # no half blocks
     last, each = cut(CONFIG, plan(pp=2))[-1], kernels.numbers(CONFIG)
     tied, untied = (replace(CONFIG, tied=on) for on in (True, False))
     rows = [rows_of(config, plan(pp=2), last) for config in (tied, untied)]
@@ -343,6 +345,7 @@ def test_memory_by_hand():
         ({"pp": 16}, "8 layers are too few"),
         ({"chunks": 2}, "interleaving"),
         ({"pp": 2, "chunks": 2, "sequences": 3}, "interleaving"),
+        ({"pp": 2, "schedule": lambda p, m: gpipe(p, 1)}, "not for 2 ranks and 32 micro-batches"),
         ({"tp": 64}, "32 query heads do not divide"),
         ({"cp": 128, "tp": 32, "sequence": True}, "16 tokens do not divide over 32 GPUs"),
         ({"tp": 4, "config": replace(CONFIG, width=96, heads=12, kv_heads=6)}, "6 key heads on 4"),
