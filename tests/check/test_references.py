@@ -7,10 +7,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from helpers.check import week10, week11b, week12, week12b, week14b
 from helpers.check.verdict import NotRight
+from helpers.check.watch import Call
 from helpers.check.week01 import collectives, counts
 from helpers.check.week03 import gradients, shards
 from helpers.check.week04 import block, layers
+from helpers.check.week06 import shards as sharded
+from helpers.check.week07 import files
 from helpers.check.week09 import cache, serving
 from helpers.models.gpt import build, loss_sum
 
@@ -80,11 +84,6 @@ def test_the_cross_entropy_is_torch_s():
         close(torch.cat(trace["the gradient of this rank's logits"], -1), of_logits)
         for rank in range(n):
             assert trace["the loss"][rank] == pytest.approx(right.item(), rel=1e-11)
-    few = [("all_reduce", 96)] * 5  # each has one number for each token
-    layers.judge_messages({"messages": [few]}, None, 1, {"sizes": [9]})
-    for messages, said in ((6 * [("all_reduce", 8)], "6 messages"), (few[1:] + [("x", 97)], "97")):
-        with pytest.raises(NotRight, match=said):
-            layers.judge_messages({"messages": [messages]}, None, 1, {"sizes": [9]})
 
 
 def test_partial_sums_make_the_gradients_of_one_process():
@@ -202,3 +201,45 @@ def test_blocks_are_counted_and_free_once():
             assert not {*owned} & {*free}
             for name, length in state["lengths"].items():
                 assert len(state["tables"][name]) == -(-length // serving.SIZE)
+
+
+def sends(*sizes):
+    return {"calls": [[Call("send", 1, size, size) for size in sizes]]}
+
+
+LIMITS = (  # a judge, a trace with so much of what it limits, the reference's, ranks, case, limit
+    (layers.judge_messages, lambda x: {"messages": [[("", x)]]}, {}, 1, {"sizes": [9]}, 480),
+    (layers.judge_messages, lambda n: {"messages": [[("", 8)] * n]}, {}, 1, {"sizes": [9]}, 5),
+    (block.judge_sent, lambda x: {"messages": [[("", x)]]}, {"messages": [[("", 72)]]}, 1, {}, 72),
+    (
+        sharded.judge_costs,
+        lambda x: {"state": [x], "optimizers": [1]},
+        {"state": [64]},
+        1,
+        {"optimizer": "Adam"},
+        88,
+    ),
+    (
+        sharded.judge_costs,
+        lambda x: {"state": [0, 0], "optimizers": [1, 1], "all-reduced": [0, x]},
+        {"state": [0, 0]},
+        2,
+        {},
+        64,
+    ),
+    (files.judge_reads, lambda n: {"rows read": [n]}, {"rows read": [3]}, 1, {}, 3),
+    (week10.judge_sizes, sends, {}, 3, {"parts": [9, 0, 0]}, 64),
+    (week10.judge_sizes, lambda x: sends(-x), {}, 3, {"parts": [9, 1, 0]}, -16),  # at least 16
+    (week11b.judge_calls, lambda n: {"messages": [[()] * n]}, {}, 1, {}, 1),
+    (week12.few_messages, sends, {}, 3, {"tokens": 4}, 128),
+    (week12.few_messages, lambda n: sends(*[1] * n), {}, 3, {"tokens": 4}, 2),
+    (week12b.few_rows, sends, sends(1000), 1, {}, 2012),
+    (week14b.cheap_enough, lambda percent: {"cost": percent / 100}, {}, 1, {}, 125),
+)
+
+
+@pytest.mark.parametrize(("judge", "trace", "right", "ranks", "case", "limit"), LIMITS)
+def test_a_judge_allows_so_much_and_no_more(judge, trace, right, ranks, case, limit):
+    judge(trace(limit), right, ranks, case)
+    with pytest.raises(NotRight):
+        judge(trace(limit + 1), right, ranks, case)

@@ -72,6 +72,7 @@ def test_the_sign_of_an_error():
         for factor in (1, 0.5)
     )
     mixed = Fit(alpha=ALPHA, beta=BETA, samples=(exact, exact, *slower, double, *slower))
+    assert "alpha and beta of 5 samples" in repr(mixed)
     rows = [line.split() for line in repr(mixed).splitlines()]
     assert [row[-1] for row in rows if "error" in row] == ["50%", "100%"]
 

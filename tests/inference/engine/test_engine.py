@@ -182,6 +182,7 @@ class TestQueues:
         requests = [Request(5 - n, [n + 1] * 4, 9, arrival=n / 8) for n in range(6)]
         served = serve(llama, policy, requests, blocks=6)
         assert any(one.preempted for one in served.requests)
+        assert [one.number for one in served.requests] == list(range(6))
         for queues in policy.seen:
             for queue in (queues.waiting, queues.running):
                 numbers = [progress.number for progress in queue]
