@@ -5,13 +5,17 @@ numbers again and again. The count assumes that nothing stays in a cache from on
 next, as for tensors larger than the caches.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-OVERWRITE = ("aten::copy_", "aten::zero_", "aten::fill_")  # they do not read what they change
+# They do not read what they change, or what the result is like; memory alone is not written.
+OVERWRITE = re.compile(r"::(_foreach_)?(copy|zero|fill|normal|uniform|bernoulli|random)_$")
+MAKES = re.compile(r"::new_|_like$")
+ALLOCATES = re.compile(r"::(new_)?empty|::resize_$")
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,17 @@ class Counter(TorchDispatchMode):
         if schema.name.startswith("aten::_fused_adam") and given.get("grad_scale") is None:
             changed.discard("grads")  # they are written only when they are unscaled
         written = [x for name in changed for x in tensors(given.get(name))]
-        overwritten = written if schema.name in OVERWRITE else tensors(given.get("out"))
-        read = [x for value in given.values() for x in tensors(value)]
+        unread = {a.name for a in schema.arguments if a.is_out}
+        if OVERWRITE.search(schema.name):
+            unread = changed
+        elif MAKES.search(schema.name):
+            unread = given.keys()
+        read = [x for name in given.keys() - unread for x in tensors(given[name])]
         made = [] if changed else tensors(result)
         moves = not function.is_view and schema.name != "aten::_unsafe_view"
+        moves &= not ALLOCATES.search(schema.name)
         if (written or made) and moves:  # else a number goes to Python
-            sizes = nbytes(read) - nbytes(overwritten), nbytes(written) + nbytes(made)
+            sizes = nbytes(read), nbytes(written) + nbytes(made)
             self.operators.append(Operator(schema.name.removeprefix("aten::"), *sizes))
         return result
 

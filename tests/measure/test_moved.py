@@ -25,6 +25,10 @@ A, B, OUT = (torch.ones(10) for _ in range(3))
         (lambda: torch.ones(10), 0, 40),
         (lambda: torch._foreach_mul_([A, B], 2.0), 80, 80),
         (lambda: torch.add(A, B, out=OUT), 80, 40),
+        (lambda: torch.add(A, B, out=A), 80, 40),
+        (lambda: torch.randn_like(A).normal_(), 0, 80),
+        (lambda: torch.empty_like(A), 0, 0),
+        (lambda: torch._foreach_zero_([A, B]), 0, 80),
     ],
 )
 def test_an_operator(call, read, written):
