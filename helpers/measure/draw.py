@@ -35,6 +35,6 @@ def bars(title: str, values: Mapping[str, float], unit: str):
 def seconds_text(seconds: float) -> str:
     """Format a time in s, ms, µs or ns, whichever reads best."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
+        if seconds >= 0.9995 * size:  # 999.6 ms would be 1e+03 ms
+            return f"{seconds / size:{'.3g' if seconds < 999.5 else '.0f'}} {unit}"
     return f"{seconds / 1e-9:.3g} ns"

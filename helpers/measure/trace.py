@@ -64,7 +64,8 @@ class Trace:
     `with found.span(…)`.
 
     Attributes:
-        spans: in the order of their starts. Operators inside other operators are left out.
+        spans: in the order of their starts; your own blocks, of their ends. Operators inside other
+            operators are left out.
         began: seconds since 1970 by this machine's clock. It aligns the ranks of one machine. The
             clocks of several machines differ by more than the duration of a collective.
     """
@@ -141,10 +142,15 @@ def trace() -> Iterator[Trace]:
 
     Yields:
         A Trace. It stays empty until the block ends without an exception.
+
+    Raises:
+        RuntimeError: a profile is running already. A second one would end it.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("a profile is running already in this process: end it before a trace")
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_initialized():  # a measurement must not initialize CUDA
         activities.append(ProfilerActivity.CUDA)

@@ -8,7 +8,9 @@ from helpers.measure.draw import bars, seconds_text, table, text
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
+        (4000.0, "4000 s"),
         (90.0, "90 s"),
+        (0.9996, "1 s"),
         (1.0, "1 s"),
         (0.9994, "999 ms"),
         (1e-3, "1 ms"),

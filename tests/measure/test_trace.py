@@ -79,6 +79,8 @@ def test_nothing_is_there_after_an_exception_and_the_next_one_works():
     with pytest.raises(ValueError, match="here"), trace() as found:
         fail()
     assert found.spans == []
+    with pytest.raises(RuntimeError, match="already"), trace(), trace():
+        pass
     assert step().spans
 
 
