@@ -133,7 +133,7 @@ def decode(packed: bytes, types: Types | None = None) -> list:
         return values
     except (
         *(ValueError, TypeError, KeyError, AttributeError),
-        *(RecursionError, RuntimeError, struct.error),
+        *(RecursionError, RuntimeError, OverflowError, SyntaxError, struct.error),
     ) as error:
         raise ValueError(f"a rank has sent bytes that are no result ({error})") from None
 
@@ -184,6 +184,8 @@ class Reader:
     def tensor(self, name: str, shape: list[int], gradient: bool, size: int) -> torch.Tensor:
         data, dtype = bytearray(self.take(size)), dtype_named(name)
         flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        if flat.is_quantized:  # PyTorch would crash: it lacks the scale
+            raise ValueError("a quantized tensor")
         return flat.view(shape).requires_grad_(bool(gradient))
 
     def array(self, word: str, kind: str, shape: list[int], size: int):
