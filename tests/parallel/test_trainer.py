@@ -127,6 +127,9 @@ def test_the_rate_of_a_step_is_of_that_step_alone():
     trainer = Single(TINY, optimizer=OptimizerConfig(lr=1e-2))
     batch = random_batch(0, 2, 8, 32)
     trainer.step(batch, lr=0.5)
+    before = trainer.full_state()["model"]
+    trainer.step(batch, lr=0.0)
+    assert all(torch.equal(p, before[name]) for name, p in trainer.full_state()["model"].items())
     trainer.step(batch)
     assert {group["lr"] for group in trainer.optimizer.param_groups} == {1e-2}
     with pytest.raises(ValueError, match="micro_batches must be a whole number, 1 or"):

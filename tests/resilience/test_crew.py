@@ -32,6 +32,7 @@ def stored(epochs):
     ("outcome", "signed", "gone", "silence", "members"),
     [
         ({"rank": 1}, [8], [], LONG, [3, 8]),  # rank 1 is the one of name 5
+        ({"rank": 0}, [8], [], LONG, [5, 8]),
         ({"rank": None}, [8], [5], LONG, [3, 8]),
         ({"rank": None}, [5, 8], [5], LONG, [3, 8]),  # it has signed, and died
         ({"rank": None, "new": 9}, [5, 8, 9], [], LONG, [3, 5, 8, 9]),
@@ -47,7 +48,7 @@ def test_the_list_is_closed_when_all_have_signed_or_after_the_silence(
     for key, names in (("1/here", signed), (GONE, gone)):
         for name in names:
             store.append(key, f"{name},")
-    crew = Crew(store, 3, first=3, silence=silence)
+    crew = Crew(store, members[0], first=3, silence=silence)
     crew.epoch, began = 1, time.monotonic()
     assert crew.sign() == members
     seconds = time.monotonic() - began

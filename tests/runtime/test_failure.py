@@ -54,8 +54,9 @@ def test_a_neighbour_that_complains_first_is_not_blamed(complaint):
     assert first.consequence
     late = Failure(rank=2, when=1.1, kind="ValueError", message="the cause")
     assert culprit([first, late]) is late
-    died = Failure(rank=1, when=1.2, status=-9)
-    assert culprit([first, late, died]) is died
+    for status in (-9, 0):
+        died = Failure(rank=1, when=1.2, status=status)
+        assert culprit([first, late, died]) is died
 
 
 def test_the_first_of_several_causes():
@@ -130,6 +131,7 @@ def test_the_same_failure_everywhere_is_told_once():
         ({"kind": "A", "message": "x", "verb": "did"}, {"kind": "A", "message": "x"}, True),
         ({"status": -9}, {"status": -11}, False),
         ({"status": -9}, {"status": -9}, False),
+        ({"status": 0}, {"status": 0}, False),
         ({"status": 1}, {"status": 2}, False),
     ],
 )
@@ -142,9 +144,10 @@ def test_which_failures_are_the_same(first, second, same):
     assert str(error).endswith("rank 1 failed the same way") == same
 
 
-def test_a_death_comes_with_its_last_stack_and_is_nobody_s_equal():
+@pytest.mark.parametrize("status", [-11, 0])
+def test_a_death_comes_with_its_last_stack_and_is_nobody_s_equal(status):
     failures = [
-        Failure(rank=1, when=2, status=-11, hint="its own advice"),
+        Failure(rank=1, when=2, status=status, hint="its own advice"),
         Failure(rank=0, when=1, kind="ValueError", message="no"),
     ]
     error = blame(failures, {0: "", 1: ""}, {1: dump(line=7)})

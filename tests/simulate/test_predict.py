@@ -177,6 +177,18 @@ def test_rows_alike_and_rows_that_cannot_be_used(tmp_path, capsys):
     assert "calibration row 3 is not used: dp must be" in err
 
 
+def test_a_table_as_spreadsheets_write_it(tmp_path, capsys):
+    """It has a byte order mark, spaces around the words, and rows that end early."""
+    row, path = table("vtrain_single.csv")[0], tmp_path / "rows.csv"
+    rows = [[*COLUMNS, "iteration_ms"], row.values(), [row[column] for column in COLUMNS], ["8"]]
+    path.write_text("\n".join(map(" , ".join, rows)), encoding="utf-8-sig")
+    assert main([str(path), "--calibrate", str(path)]) == 0
+    err = capsys.readouterr().err
+    assert "calibration row 2 is not used: iteration_ms is empty" in err
+    assert "\nrow 3: global_batch must be a positive whole number, not ''" in err
+    assert "over 1 row" in err
+
+
 @pytest.mark.parametrize(
     ("rows", "three", "columns", "message"),
     [

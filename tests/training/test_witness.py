@@ -84,6 +84,13 @@ def test_what_is_recorded_is_a_copy():
     assert gradients["1"][0].tolist() == [[1.0] * 3] * 2
 
 
+def test_a_frozen_module_has_an_output_and_no_gradient():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3).requires_grad_(False), torch.nn.Linear(3, 3))
+    with watching(model) as (outputs, gradients):
+        model(torch.ones(2, 3)).sum().backward()
+    assert ({*outputs}, {*gradients}) == ({"0", "1", ""}, {"1", ""})
+
+
 def test_the_modules_of_stages_have_their_plain_names():
     """The stages themselves have none, and so no output of the plain model."""
     stages = Apart({"0": torch.nn.Sequential(torch.nn.Linear(3, 3)),

@@ -35,7 +35,8 @@ def test_an_example():
     tensors = [torch.empty(n, device=device) for n, device in sizes]
     assert assign(tensors, cap=40) == [[0, 1], [2, 3], [4, 5], [6]]
     assert assign(tensors, cap=44) == [[0, 1, 2], [3], [4, 5, 6]]  # a device has its own buckets
-    assert assign(tensors, cap=40, first_cap=16) == [[0], [1, 2], [3], [4, 5], [6]]
+    for first in (0, 16):
+        assert assign(tensors, cap=40, first_cap=first) == [[0], [1, 2], [3], [4, 5], [6]]
     assert assign([], cap=1) == []
 
 

@@ -35,12 +35,14 @@ def test_experts_are_cut_in_the_order_of_ranks(layout, axes, shares):
         seat = Seat(layout, rank)
         assert shares_of(5, seat, axes) == shares
         model, parts = plain(CONFIG, 0, seat, torch.float32)
+        model.blocks["1"].mlp.experts.up.requires_grad_(False)
         found = cut_experts(model, parts, seat, axes)
         own = shares[layout.group_of(rank, *axes).index(rank)]
         for name in ("gate", "up", "down"):
             part = found[f"blocks.1.mlp.experts.{name}"]
             assert part.ranges(0) == ((start, start + own),)
-            assert getattr(model.blocks["1"].mlp.experts, name).shape == part.local_shape
+            own_part = getattr(model.blocks["1"].mlp.experts, name)
+            assert (own_part.shape, own_part.requires_grad) == (part.local_shape, name != "up")
             assert part.holders == tuple(sorted(
                 other for other in range(layout.world_size)
                 if all(layout.coordinates(other)[a] == layout.coordinates(rank)[a] for a in axes)

@@ -70,9 +70,10 @@ def test_totals():
     assert DIFF.total("ours") == 40 + 20 + 20 + 20 + 40 + 8
     assert DIFF.total("ours", kind="gradients") == 60
     assert DIFF.total("theirs", phase="backward") == 120
-    unknown = replace(message(0, "forward", "", "activations", {"": 12}), wire=None)
-    diff = align({"a": [unknown]}, LAYERS)
-    assert diff.total("a") == diff.rows[0].cells["a"].sent == 12
+    for wire, sent in ((None, 12), (0.0, 0)):  # unknown, or nothing
+        one = replace(message(0, "forward", "", "activations", {"": 12}), wire=wire)
+        diff = align({"a": [one]}, LAYERS)
+        assert diff.total("a") == diff.rows[0].cells["a"].sent == sent
 
 
 def test_it_draws_itself():

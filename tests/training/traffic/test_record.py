@@ -19,7 +19,6 @@ from helpers.parallel.libraries.data_parallel import TorchDataParallel
 from helpers.parallel.libraries.fully_shard import FullyShard
 from helpers.parallel.precision import Mixed
 from helpers.parallel.trainer import Recipe
-from helpers.parallel.transform import plain
 from helpers.parallel.zero.stage1 import Zero1
 from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
@@ -27,22 +26,17 @@ from helpers.plans.schedules.plain import one_f_one_b
 from helpers.plans.zero_traffic import parallel_traffic
 from helpers.runtime.launch import launch
 from helpers.training.traffic.record import layers_of, record, watching
+from tests.parallel.beside import frozen
 
 CONFIG = GPTConfig(vocab=34, context=8, width=12, layers=3, heads=2, hidden=24, tied=False)
 LAYERS = ["embedding", "blocks.0", "blocks.1", "blocks.2", "norm", "head"]
 TOKENS = 8 * CONFIG.context  # of the global batch
 
 
-def frozen_embedding(*given):
-    placed = plain(*given)
-    placed.model.embedding.requires_grad_(False)
-    return placed
-
-
 DATA = {
     "stage 1": Recipe(owner=Zero1),
     "stage 2": Recipe(owner=Zero2),
-    "frozen": Recipe(transform=frozen_embedding, owner=Zero2),
+    "frozen": Recipe(transform=frozen("embedding", "blocks.1"), owner=Zero2),
     "stage 3": Recipe(owner=Zero3),
     "two micro-batches": partial(Recipe(owner=Zero3), micro_batches=2),
     "bf16": Recipe(owner=Zero3, precision=Mixed()),
@@ -147,7 +141,8 @@ def test_stage_3_gathers_one_layer_ahead(runs):
 
 
 @pytest.mark.parametrize(
-    ("name", "trained"), [("stage 1", LAYERS), ("stage 2", LAYERS), ("frozen", LAYERS[1:])]
+    ("name", "trained"),
+    [("stage 1", LAYERS), ("stage 2", LAYERS), ("frozen", [LAYERS[1], *LAYERS[3:]])],
 )
 def test_stages_1_and_2_gather_the_updated_parameters(runs, size, name, trained):
     for run in runs:
