@@ -59,10 +59,11 @@ class Screen:
         self.not_before = 0.0
 
     def point(self, record: dict):
-        if self.live in record:
+        value = record.get(self.live)
+        if isinstance(value, int | float):  # a row may hold None, or a word
             steps, values = self.curves.setdefault(record["rank"], ([], []))
             steps.append(record.get("step", len(steps)))
-            values.append(record[self.live])
+            values.append(value)
             self.fresh["curve"] = True
 
     def progress(self, rank: int, label: str, done: int, total: int | None):
@@ -85,7 +86,7 @@ class Screen:
         """Draw the latest values a last time; this last state stays on the screen."""
         self.draw(last=True)
         if self.live and not self.curves:
-            say(f"nothing to draw: no rank called worker.log({self.live}=…)")
+            say(f"nothing to draw: no rank called worker.log({self.live}=…) with a number")
 
 
 class JupyterPanel:

@@ -9,9 +9,10 @@ from helpers.runtime import screen
 from helpers.runtime.screen import Screen, put
 
 
-def test_a_curve_of_what_was_never_logged(capsys):
+def test_a_curve_without_a_number(capsys):
     s = Screen("loss")
-    s.point({"rank": 0, "lost": 1.0})
+    for row in ({"lost": 1.0}, {"loss": None}, {"loss": "low"}):
+        s.point({"rank": 0, **row})
     s.finish()
     assert "no rank called worker.log(loss=…)" in capsys.readouterr().out
 
