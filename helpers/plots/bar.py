@@ -36,15 +36,15 @@ def bars(
         ValueError: there is nothing to draw; a value on a logarithmic axis is not positive; a
             logarithmic axis with stacked bars.
     """
-    if not values:
-        raise ValueError("no values to draw")
     grouped = {n: v if isinstance(v, Mapping) else {"": v} for n, v in values.items()}
     series = list(dict.fromkeys(name for group in grouped.values() for name in group))
+    if not series:
+        raise ValueError("no values to draw")
     if log and any(v <= 0 for group in grouped.values() for v in group.values()):
         raise ValueError("a logarithmic axis shows positive values only")
     if log and stacked:
         raise ValueError("the parts of a stacked bar have no length on a logarithmic axis")
-    rows = len(grouped) * (1 if stacked else max(len(series), 1))
+    rows = len(grouped) * (1 if stacked else len(series))
     size = {"height": 0.9 + ROW * max(rows, 2) + 0.3 * bool(frame.get("title"))}
     with canvas(words(grouped, frame.get("xlabel"), log), **size | frame) as axes:
         colors = colors_of(series) if len(series) > 1 else {}

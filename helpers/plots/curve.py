@@ -102,7 +102,10 @@ def guides(axes, vlines=None, hlines=None):
 
 
 def draw_key(axes, names, key):
-    """Say which curve is which. Up to three names fit inside, more go to the right."""
+    """Say which curve is which. Up to three names fit inside, more go to the right.
+
+    Of more names than a figure of this height has room for, there are every second, third, ….
+    """
     if key == "auto":
         key = "" if not names else "inside" if len(names) <= 3 else "right"
     if key:
@@ -111,7 +114,10 @@ def draw_key(axes, names, key):
             "right": {"loc": "upper left", "bbox_to_anchor": (1, 1)},
             "above": {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": 4},
         }
-        axes.legend(**beside[key])
+        handles, labels = axes.get_legend_handles_labels()
+        room = int(5 * axes.figure.get_figheight() - 3)  # five lines to the inch
+        each = 1 if key == "above" else max(1, -(-len(labels) // max(room, 1)))
+        axes.legend(handles[::each], labels[::each], **beside[key])
         if key == "above" and axes.get_title():
             axes.set_title(axes.get_title(), pad=28)  # points: above the key
 

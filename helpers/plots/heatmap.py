@@ -40,7 +40,8 @@ def heat(
     if values.ndim != 2 or not values.size:
         raise ValueError(f"heat draws a matrix; this has the shape {values.shape}")
     high, wide = values.shape
-    told = f"colours from {values.min():.2g} to {values.max():.2g}"
+    seen = values[np.isfinite(values)]
+    told = f"colours from {seen.min():.2g} to {seen.max():.2g}" if seen.size else "no number"
     with canvas(f"A heat map of {high} rows and {wide} columns, {told}.", **frame) as axes:
         shown = axes.imshow(values, cmap=cmap, aspect="auto", vmin=limits[0], vmax=limits[1])
         axes.grid(visible=False)

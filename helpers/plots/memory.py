@@ -36,7 +36,7 @@ def memory_bars(
 
     if not rows or not any(rows.values()):
         raise ValueError("no bytes to draw")
-    if any(nbytes < 0 for kinds in rows.values() for nbytes in kinds.values()):
+    if not all(nbytes >= 0 for kinds in rows.values() for nbytes in kinds.values()):
         raise ValueError("a number of bytes is 0 or more")
     colors = kind_colors(kind for kinds in rows.values() for kind in kinds)
     totals = {name: sum(kinds.values()) for name, kinds in rows.items()}
@@ -84,14 +84,14 @@ def kind_key(axes, colors: Mapping[str, str], *more):
 
 
 def unit_of(nbytes: float) -> tuple[float, str]:
-    """(bytes of the unit, its name): the largest unit of which there is at least one."""
-    return next(((size, name) for size, name in UNITS if nbytes >= size), UNITS[-1])
+    """(bytes of the unit, its name): the largest unit of which there is at least one, rounded."""
+    return next(((size, name) for size, name in UNITS if nbytes >= 0.9995 * size), UNITS[-1])
 
 
 def bytes_text(nbytes: float) -> str:
     """A number of bytes in three digits: "31.4 GB"."""
     scale, unit = unit_of(nbytes)
-    return f"{nbytes / scale:.3g} {unit}"
+    return f"{nbytes / scale:{'.3g' if nbytes < 999.5e12 else ',.0f'}} {unit}"
 
 
 def words(rows, totals) -> str:

@@ -256,7 +256,7 @@ def draw_pipeline(axes, pieces: Sequence[Piece], width: float, shown, counts):
     found.sort(key=lambda box: (list(KINDS).index(box.kind[0]), int(box.kind[1:])))
     draw_lanes(axes, found, lanes, colors, width - 0.5)
     if shown:
-        rank, start, stop, *_ = pieces[shown - 1]
+        rank, start, stop, *_ = pieces[:shown][-1]
         frame = Rectangle((start, rank - 0.4), stop - start, 0.752, fill=False, ec=INK, lw=2)
         axes.add_patch(frame)
     for rank, count in enumerate(counts):

@@ -27,6 +27,11 @@ def test_a_title_is_above_a_key_above():
     assert [box.x0 for box in names] == sorted(box.x0 for box in names)
 
 
+def test_a_key_beside_has_no_more_names_than_there_is_room_for():
+    axes = plots.curves({f"rank {n}": [n, n] for n in range(40)}, height=2.6).axes[0]
+    assert legend(axes) == [f"rank {n}" for n in range(0, 40, 4)]
+
+
 def test_columns_and_the_index_name_the_axes():
     frame = pd.DataFrame({"step": [5, 6], "loss": [2.0, 1.0]})
     axes = plots.curves(frame, x="step", y="loss").axes[0]

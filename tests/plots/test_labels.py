@@ -111,6 +111,10 @@ def test_distances_are_points_at_any_number_of_dots_an_inch():
     assert {dx for dx, _ in places[0]} == {6, -6}  # some have no room at the right
 
 
+def test_a_gap_in_a_heat_map_has_no_colour():
+    assert "from 1 to 2." in repr(plots.heat([[float("nan"), 1], [2, float("inf")]]))
+
+
 def test_marks_can_be_chosen():
     axes = Figure().subplots()
     label_points(axes, {"a": (1, 2)}, marker="x", color="red")

@@ -1,5 +1,7 @@
 """What cannot be drawn is refused, with a word of what is wrong."""
 
+import math
+
 import pytest
 import torch
 
@@ -24,12 +26,13 @@ def paged(table, length, count=7):
 
 
 REFUSED = [
-    *((lambda v=v: plots.bars(v), "no values") for v in [{}]),
+    *((lambda v=v: plots.bars(v), "no values") for v in ({}, {"a": {}})),
     *((lambda v=v: plots.bars(v, log=True), "positive")
       for v in ({"a": 0}, {"a": 1, "b": 0}, {"a": {"b": -1}})),
     (lambda: plots.bars({"a": {"b": 1}}, stacked=True, log=True), "stacked"),
     *((lambda v=v: plots.memory_bars(v), "bytes")
-      for v in ({}, {"a": {}}, {"a": {"x": -1}}, {"a": {"x": 1}, "b": {"x": 1, "y": -1}})),
+      for v in ({}, {"a": {}}, {"a": {"x": -1}}, {"a": {"x": 1}, "b": {"x": 1, "y": -1}},
+                {"a": {"x": math.nan, "y": 1}})),
     *((lambda v=v: plots.what_fits(v), "positive")
       for v in ({}, {"a": {}}, {"a": {1: 0.0}}, {"a": {1: 1e9, 2: 0.0}})),
     *((lambda v=v: plots.intervals(v), "no rows|outside its interval")

@@ -114,7 +114,7 @@ def test_no_two_boxes_of_a_row_overlap(times):
 @pytest.mark.parametrize(("stages", "named"), [((0, 1), False), ((0, 1, 2), True)])
 def test_a_paler_colour_is_named_where_a_rank_has_several_stages(stages, named):
     pieces = [(stage % 2, stage, stage + 1, "F", stage, 0) for stage in stages]
-    figure = pipelines({"x": pieces})
+    figure = pipelines({"x": pieces, "shorter": pieces[:1]}, shown=9)
     [key] = figure.legends
     colors = {
         t.get_text(): p.get_facecolor() for t, p in zip(key.texts, key.get_patches(), strict=True)
