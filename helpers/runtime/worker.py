@@ -1,5 +1,6 @@
 """A rank, as the student's function sees it."""
 
+import contextlib
 import sys
 import time
 from types import SimpleNamespace
@@ -54,8 +55,9 @@ class Worker:
 
     def track(self, iterable, total: int | None = None, label: str = ""):
         """Iterate over `iterable`, and move this rank's bar in the notebook."""
-        if total is None and hasattr(iterable, "__len__"):
-            total = len(iterable)
+        if total is None:
+            with contextlib.suppress(TypeError):  # a generator; a DataLoader of a generator
+                total = len(iterable)
         done, shown = 0, 0.0
         self._channel.post("track", label, done, total)
         try:

@@ -9,6 +9,7 @@ from enum import StrEnum
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from helpers.runtime.cluster import Cluster
 from helpers.runtime.launch import launch
@@ -103,6 +104,11 @@ def test_a_bar_moves_from_time_to_time_and_to_its_end(monkeypatch):
     there.close()
 
 
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter("abc")
+
+
 @pytest.mark.parametrize(
     ("make", "given", "total"),
     [
@@ -110,6 +116,7 @@ def test_a_bar_moves_from_time_to_time_and_to_its_end(monkeypatch):
         (lambda: "abc", 12, 12),  # a given total counts, also where there is a length
         (lambda: iter("abc"), 12, 12),
         (lambda: iter("abc"), None, None),
+        (lambda: DataLoader(Endless(), batch_size=None), None, None),  # its `len` raises
     ],
 )
 def test_a_bar_s_total(make, given, total):
