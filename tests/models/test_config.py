@@ -38,7 +38,7 @@ PUBLISHED = {
 HIDDEN = {"7B": 11_008, "13B": 13_824, "70B": 28_672, "8B": 14_336, "405B": 53_248}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", PRESETS | PUBLISHED)
 def test_presets_have_the_sizes_of_their_names_and_the_shapes_of_their_papers(name):
     config = GPTConfig.preset(name)
     # Llama 2's 7B has 6.7 billion. The small presets are within 6 % too.
@@ -70,7 +70,9 @@ def test_the_defaults_are_a_small_llama_of_bytes():
 def test_a_preset_with_changes():
     changed = GPTConfig.preset("124M", layers=2, attention="explicit")
     assert (changed.layers, changed.attention, changed.width) == (2, "explicit", 768)
-    with pytest.raises(ValueError, match="no preset '2M'; choose one of 100k, 300k, 1M"):
+    with pytest.raises(
+        ValueError, match="no preset '2M'; choose one of 100k, 300k, 1M, 3M, 10M, 30M, 1"
+    ):
         GPTConfig.preset("2M")
     with pytest.raises(TypeError, match="depth"):
         GPTConfig.preset("1M", depth=3)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from helpers.models.gpt import GPT, GPTConfig, build
 from helpers.models.initialization import first_value, initialize, log_decays, step_bias
-from helpers.models.settings import Mamba2Settings
+from helpers.models.settings import ExpertSettings, Mamba2Settings
 from helpers.models.shape import CHOICES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,12 +137,19 @@ def test_standard_deviations(changes):
 
 
 def test_what_writes_into_the_residual_stream_is_smaller_in_a_deep_model():
-    """The last matrix of every mixer and of the MLP, and no other."""
-    for kind in CHOICES["mixer"]:
-        changes = {"mixer": kind, "mamba2": Mamba2Settings(head=8, state=4)}
+    """The last matrix of every mixer, of the MLP and of the experts, and no other."""
+    routed = ExpertSettings(count=3, chosen=2, shared=1)
+    for kind, experts, last in (
+        *((kind, None, ["down.weight"]) for kind in CHOICES["mixer"]),
+        ("attention", routed, ["experts.down", "shared.down.weight"]),
+    ):
+        changes = {"mixer": kind, "mamba2": Mamba2Settings(head=8, state=4), "experts": experts}
         one, deep = (state(replace(CONFIG, layers=n, **changes)) for n in (1, 8))
         smaller = [name for name in one if not torch.equal(one[name], deep[name])]
-        assert smaller == [f"blocks.0.{kind}.out.weight", "blocks.0.mlp.down.weight"]
+        assert smaller == [
+            f"blocks.0.{kind}.out.weight",
+            *(f"blocks.0.mlp.{name}" for name in last),
+        ]
         for name in smaller:
             torch.testing.assert_close(one[name] / 8**0.5, deep[name], rtol=1e-12, atol=0)
 
