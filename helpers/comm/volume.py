@@ -30,8 +30,8 @@ def sent(
 
     gloo uses rings for all_reduce, all_gather and the first half of reduce, and a binomial tree for
     broadcast. Its reduce_scatter is an all-reduce of which each rank keeps its part: twice the
-    bytes that a ring sends. Any other backend name means rings throughout, like NCCL's for large
-    payloads on one level of links.
+    bytes that a ring sends. Beyond 2 MiB a rank, its reduce sends more than is counted here. Any
+    other backend name means rings throughout, like NCCL's for large payloads on one level of links.
 
     Args:
         call: one of CALLS.

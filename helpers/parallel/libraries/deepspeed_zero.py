@@ -22,7 +22,7 @@ class DeepSpeedZero(DeepSpeedState):
 
     `scale_wrt_gas=False` stops DeepSpeed's own division by the number of micro-batches.
 
-    DeepSpeed trains in float32 or below: its reductions refuse float64, and stages 1 to 3 keep
+    DeepSpeed trains in float32 or below: stages 0 and 3 refuse float64, and stages 1 and 2 keep
     master copies in float32. With "bf16" in the settings the strategy is lossy.
 
     Args:
@@ -41,8 +41,8 @@ class DeepSpeedZero(DeepSpeedState):
     def make(self, config, seed, dtype, *, settings: Mapping | None = None, stage: int = 1):
         if dtype != torch.float32:
             raise ValueError(
-                f"DeepSpeed cannot train in {dtype}: its reductions refuse float64, and its "
-                "settings choose 16 bits. Use dtype=torch.float32"
+                f"DeepSpeed cannot train in {dtype}: it refuses float64 or keeps float32 masters, "
+                "and its settings choose 16 bits. Use dtype=torch.float32"
             )
         self.settings = completed(settings or {}, self.rule, self.micro_batches, stage)
         reading = read(self.settings, self.data_size)
