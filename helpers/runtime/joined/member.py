@@ -1,6 +1,7 @@
 """This process as a rank of torchrun, `accelerate launch`, srun or mpiexec."""
 
 import atexit
+import json
 import os
 import sys
 import time
@@ -219,7 +220,11 @@ class Member:
         """Leave at the end of the process. After a failure the ranks cannot agree any more."""
         if self.failure or self.pid != os.getpid():
             return
+        absent = "has ended its script without this call: every rank makes the same calls"
+        report = {"rank": self.rank, "kind": "died", "headline": f"rank {self.rank} {absent}"}
         try:  # rank 0 may serve the store, so it leaves last
+            next_call = dist.PrefixStore(f"call{self.calls + 1}", self.store)
+            next_call.compare_set("outcome", "", json.dumps({**report, "traceback": ""}))
             self.store.add("leaving", 1)
             until = time.monotonic() + FAREWELL_SECONDS
             while self.rank == 0 and self.store.add("leaving", 0) < self.world_size:

@@ -351,6 +351,14 @@ def test_rank_0_leaves_last_and_the_others_at_once(ended):
 
 
 @pytest.mark.timeout(60)
+def test_a_call_that_another_rank_never_makes_fails(ended, alone):
+    given = {"store": alone.store, "connections": alone.connections, "calls": 3}
+    bare(1, 2, **given).leave()
+    with pytest.raises(WorkerError, match=r"^rank 1 has ended its script without this call: ev"):
+        call(bare(0, 2, **given), lambda worker: 3)
+
+
+@pytest.mark.timeout(60)
 def test_rank_0_waits_no_longer_than_a_while_and_for_no_store_that_is_gone(ended, monkeypatch):
     monkeypatch.setattr(member, "FAREWELL_SECONDS", 0.02)
     bare(0, 2).leave()
@@ -359,7 +367,9 @@ def test_rank_0_waits_no_longer_than_a_while_and_for_no_store_that_is_gone(ended
     def gone(*_):
         raise RuntimeError("Connection reset by peer")
 
-    bare(0, 2, store=SimpleNamespace(add=gone)).leave()
+    store = dist.HashStore()
+    monkeypatch.setattr(dist, "PrefixStore", lambda *_: SimpleNamespace(compare_set=gone))
+    bare(0, 2, store=store).leave()
     assert ended == [True, True]
 
 
