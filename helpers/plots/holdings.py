@@ -193,11 +193,16 @@ def shares(
     """Draw a tensor's outline for each rank, and fill the boxes that the rank holds.
 
     Args:
-        shape: (rows, columns), or (n,), which is drawn as one row.
+        shape: (rows, columns), or (n,), which is drawn as one row, or () of a number.
         held: for each rank its boxes: a (start, stop) for each dim.
         columns: outlines side by side.
+
+    Raises:
+        ValueError: the tensor has more than two dims.
     """
-    tall, wide = shape if len(shape) > 1 else (1, *shape)
+    if len(shape) > 2:
+        raise ValueError(f"shares draws tensors of at most two dims, not {tuple(shape)}")
+    tall, wide = (1, 1, *shape)[-2:]
     scale = SIDE / max(tall, wide)
     width, height = max(wide * scale, 0.12), max(tall * scale, 0.12)
     across_one, down_one = width / max(wide, 1), height / max(tall, 1)  # an empty tensor: any
@@ -212,7 +217,7 @@ def shares(
         texts.append(Text(left, top - 0.11, f"rank {rank}", "left", 10))
         found.append(Box(left, top, width, height, FAINT, edge=GREY))
         for box in own:
-            (first, last), (start, stop) = box if len(shape) > 1 else ((0, 1), box[0])
+            (first, last), (start, stop) = ((0, 1), (0, 1), *box)[-2:]
             corner = left + start * across_one, top + first * down_one
             part = (stop - start) * across_one, (last - first) * down_one
             found.append(Box(*corner, *part, rank_color(rank), edge=GREY))

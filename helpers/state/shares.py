@@ -30,10 +30,11 @@ class Shares:
         ]
 
     def written(self, box: Box) -> str:
-        return ", ".join(
+        dims = (
             ":" if ends == (0, size) else f"{ends[0]}:{ends[1]}"
             for ends, size in zip(box, self.shape, strict=True)
         )
+        return ", ".join(dims) or "all"  # a number has no dims
 
     def __repr__(self):
         lines = [f"rank {rank}  {text}" for rank, text in self.rows()]

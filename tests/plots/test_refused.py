@@ -8,7 +8,7 @@ import torch
 from helpers import plots
 from helpers.plots.bar import histogram
 from helpers.plots.film import film, frame
-from helpers.plots.holdings import replicas
+from helpers.plots.holdings import replicas, shares
 from helpers.plots.roofline import hierarchy, roofline
 from helpers.plots.serving import serving, token_rows
 from helpers.plots.timeline import Box, timeline
@@ -26,6 +26,7 @@ def paged(table, length, count=7):
 
 
 REFUSED = [
+    (lambda: shares((2, 3, 4), []), r"two dims, not \(2, 3, 4\)"),
     *((lambda v=v: plots.bars(v), "no values") for v in ({}, {"a": {}})),
     *((lambda v=v: plots.bars(v, log=True), "positive")
       for v in ({"a": 0}, {"a": 1, "b": 0}, {"a": {"b": -1}})),

@@ -28,6 +28,8 @@ def test_each_rank_and_what_it_holds():
     assert repr(found).splitlines()[:2] == ["up.weight (8, 3)", "rank 0  0:4, :"]
     assert "<td>nothing</td>" in found._repr_html_()
     assert shares(parts(), "bias").rows()[3] == (3, "3:6")
+    number = whole(Seat(LAYOUT, 0), "scale", ())
+    assert shares([{"scale": number}, {}], "scale").rows() == [(0, "all"), (1, "nothing")]
 
 
 def test_several_boxes_of_a_rank():
@@ -51,7 +53,9 @@ def test_the_picture_fills_what_a_rank_holds():
 def test_ranks_are_in_line_whatever_the_shape():
     """Pictures under each other compare: a tall matrix needs as much room as a wide one."""
     seat = Seat(Layout(tp=1), 0)
-    pictures = [shares([{"w": whole(seat, "w", s)}], "w").plot() for s in ((8, 3), (3, 8), (6,))]
+    pictures = [
+        shares([{"w": whole(seat, "w", s)}], "w").plot() for s in ((8, 3), (3, 8), (6,), ())
+    ]
     assert len({picture.get_size_inches()[0] for picture in pictures}) == 1
 
 
