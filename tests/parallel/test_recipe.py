@@ -104,10 +104,11 @@ def test_a_schedule_needs_a_layout_with_a_pipeline(filled, sizes, schedule):
 
 
 def test_cuts_need_a_layout_with_a_pipeline_and_reach_it(filled):
-    with pytest.raises(ValueError, match="and so do cuts"):
-        Recipe(cuts=(3, 1))
-    with pytest.raises(ValueError, match="has no pipeline for a schedule or cuts"):
-        filled({"dp": 2}, cuts=(3, 1))
+    for cuts in ((3, 1), ()):
+        with pytest.raises(ValueError, match="and so do cuts"):
+            Recipe(cuts=cuts)
+        with pytest.raises(ValueError, match="has no pipeline for a schedule or cuts"):
+            filled({"dp": 2}, cuts=cuts)
     made, _ = filled({"pp": 2}, m=2, cuts=(3, 1))
     assert made.transform.keywords["cuts"] == (3, 1)
 

@@ -3,6 +3,7 @@
 import linecache
 import os
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,6 +94,15 @@ def test_a_timeout_for_one_call():
         with pytest.raises(WorkerError, match="no sign of life"):
             cluster.run(lambda worker: time.sleep(100), timeout=0.5)
         assert len(cluster.run(build)) == 2
+
+
+@pytest.mark.parametrize("timeout", [0, -1.5, float("inf"), float("nan"), True, "9"])
+def test_a_timeout_that_is_no_time_is_refused(timeout):
+    refused = partial(pytest.raises, (TypeError, ValueError), match=f"timeout .*, not {timeout!r}")
+    with refused():
+        Cluster(timeout=timeout)
+    with refused(), Cluster() as cluster:
+        cluster.run(build, timeout=timeout)
 
 
 @pytest.mark.parametrize(

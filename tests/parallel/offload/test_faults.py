@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -119,6 +120,17 @@ def test_the_ranks_agree_on_the_last_update_that_all_have(in_memory):
     for updates, (at_once, _) in launch(goes_on, 2, device="cpu", folder=in_memory, until=2):
         assert updates == 2
         assert equal(at_once, 2)
+    for path in in_memory.glob("rank1-*.state"):
+        damage(path, "cut")
+    for said in launch(is_refused, 2, device="cpu", folder=in_memory):
+        assert re.search(r"no update that all ranks have\. rank 1: .*rank1-a.*rank1-b", said)
+
+
+def is_refused(worker, folder):
+    try:
+        recover(make(folder, make_mesh(Layout(dp=2))))
+    except BrokenCheckpoint as error:
+        return str(error)
 
 
 def goes_far(worker, folder):

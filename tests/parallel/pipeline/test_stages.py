@@ -155,6 +155,6 @@ def test_a_schedule_that_does_not_fit():
         made(Layout(pp=2), 0, wrong)
     with pytest.raises(ValueError, match="4 layers cannot fill 6 stages"):
         made(Layout(pp=2), 0, interleaved(2, 2, chunks=3))
-    for cuts in ((4,), (2, 1), (2, 1, 1), (4, 0), (5, -1)):
+    for cuts in ((), (4,), (2, 1), (2, 1, 1), (4, 0), (5, -1)):
         with pytest.raises(ValueError, match=r"4 layers in 2 stages, .*: \(.*\) is not such a cut"):
             made(Layout(pp=2), 0, gpipe(2, 2), cuts=cuts)
