@@ -7,7 +7,7 @@ from matplotlib.collections import EventCollection, LineCollection, PathCollecti
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, StepPatch
-from matplotlib.ticker import FixedFormatter
+from matplotlib.ticker import FixedLocator
 
 MANY = 8  # more points of a series are not all listed
 
@@ -34,9 +34,10 @@ def plot(axes):
         low, high = axis.get_view_interval()
         lines = " lines" if any(line.get_visible() for line in axis.get_gridlines()) else ""
         shown = [f"  {name} from {number(low)} to {number(high)} {axis.get_scale()}{lines}"]
-        if isinstance(axis.get_major_formatter(), FixedFormatter):
-            ticks = zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=False)
-            shown += [f"{number(at)} {text.get_text()!r}" for at, text in ticks]
+        if isinstance(axis.get_major_locator(), FixedLocator):
+            ticks = zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=True)
+            texts = [(at, text.get_text()) for at, text in ticks if text.get_visible()]
+            shown += [f"{number(at)} {text!r}" for at, text in texts if text]
         small = zip(axis.get_minorticklocs(), axis.get_ticklabels(minor=True), strict=True)
         also = [at for at, text in small if text.get_text() and low <= at <= high]
         shown += [f"also {numbers(also)}"] * bool(also)

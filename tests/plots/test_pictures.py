@@ -134,7 +134,7 @@ CASES = {
     "memory on a plot": lambda: on_the_second(plots.memory_bars, {"a": {"parameters": 1e6}}),
     "what fits": lambda: plots.what_fits(SIZES, models={"GPT-3": 175e9}, title="80 GB"),
     "what fits, few": lambda: plots.what_fits({"a": {1: 2e9, 2: 5e10}}, width=5, height=4),
-    "what fits on a plot": lambda: on_the_second(plots.what_fits, {"a": {1: 2e14}}),
+    "what fits on a plot": lambda: on_the_second(plots.what_fits, {"a": {1: 2e8, 2: 2e14}}),
     "intervals": lambda: plots.intervals(
         {"rank 1": (1, 2, 4), "b": (0, 3, 3)}, vlines={"Kaplan": 2.5}, xlabel="e"
     ),
