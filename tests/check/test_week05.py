@@ -145,6 +145,7 @@ def with_other(heads=None, layers=None):
         (lambda *_: (1, 2, 8), "Return a Layout"),
         (lambda *_: Layout(dp=16), "Name the three axes"),
         (axes(dp=1), "what is left of the GPUs"),
+        (axes(dp=10**10), "what is left of the GPUs"),
         (lambda n, g, *_: Layout(pp=1, dp=n * g, tp=1), "Which two axes split"),
         (lambda n, g, *_: Layout(pp=1, dp=1, tp=n * g), "On which links"),
         (tensor_outside, "A Layout's last axis"),

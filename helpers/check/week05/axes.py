@@ -49,7 +49,9 @@ def judge_axes(trace, right, nodes, gpus_per_node, heads, layers, state_bytes, g
             f"returned {answer.title()}", "Name the three axes dp, pp and tp; a size may be 1."
         )
     tp, pp, gpus = answer.size("tp"), answer.size("pp"), nodes * gpus_per_node
-    crossing, enough = crosses(answer, gpus_per_node), math.prod(right["returned"])
+    enough, crossing = math.prod(right["returned"]), None
+    if answer.world_size == gpus:  # 10**9 ranks would take for ever
+        crossing = crosses(answer, gpus_per_node)
     across = f"\n  the tensor-parallel group {crossing} is on several nodes"
     held = f"{state_bytes / (tp * pp) / GB:.4g}e9 bytes of states"
     for wrong, words, hint in (

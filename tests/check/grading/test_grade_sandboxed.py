@@ -49,7 +49,7 @@ def only(folder, *cells):
     return graded(folder)["own.ipynb", "bubble_share"]
 
 
-# An exercise of each kind: messages, ranks, numbers, actions, a kernel, a generator, objects.
+# An exercise of each kind: messages, ranks, texts, actions, a kernel, objects, a plan, a store.
 KINDS = {
     "week01": "ring_all_reduce",
     "week02": "find_flaw",
@@ -58,7 +58,7 @@ KINDS = {
     "week07": "reshard_rows",
     "week08": "fused_update",
     "week09": "block_allocator",
-    "week13": "pipeline_seconds",
+    "week13": "better_plan",
     "week14": "commit",
 }
 
