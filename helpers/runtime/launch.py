@@ -31,6 +31,7 @@ def launch(
             the CPU and gloo.
         timeout: seconds without a sign of life from any rank (a log, a print, a rank's end) until
             the call ends as hanging; None: never. A hang that can be proved ends within seconds.
+            While the ranks start, at least 120 s.
             Under a launcher: seconds without a sign of life from a rank's machine.
         live: the name of a value in `worker.log`; a curve of it grows during the call.
         debug: PyTorch compares the ranks' collectives and names those that differ; NCCL logs.

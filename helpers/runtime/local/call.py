@@ -20,6 +20,7 @@ COMPLAINT_SECONDS = 1.0  # after a complaint that another rank's end may have ca
 STACK_SECONDS = 0.5  # until all ranks must have written their stacks,
 STACK_QUIET = 0.03  # and the pause after a line that means the stack is complete
 READ = 1 << 16
+START_SECONDS = 120.0  # for the ranks to import PyTorch and to meet
 PATIENT_SECONDS = 2.0  # without a rank that has joined, until a line says why
 STARTING = "The ranks start. A first call imports PyTorch: some seconds, longer on a busy machine."
 
@@ -87,13 +88,18 @@ class Call:
             elif stuck := self.looks.prove(set(self.results)):
                 self.ask_for_stacks()
                 raise self.hang(explain(stuck, set(self.results)))
-            elif timeout is not None and now > self.last_sign + timeout:
+            elif (silence := self.silence(timeout)) and now > self.last_sign + silence:
                 self.ask_for_stacks()
                 self.hear(STACK_SECONDS)
                 if self.last_sign <= now:
-                    raise self.hang(timeout)
+                    raise self.hang(silence)
                 self.stacks.clear()  # no hang: the signal has ended a long call in C
         self.hear(0)  # output just before the last answer
+
+    def silence(self, timeout: float | None) -> float | None:
+        """Return the limit for ranks that have met, or a longer one for ranks that still start."""
+        met = any(process.joined for process in self.processes.ranks)
+        return timeout if met or timeout is None else max(timeout, START_SECONDS)
 
     def hang(self, reason: float | str) -> WorkerError:
         return blame_hang(reason, self.whereabouts(), self.stacks, self.looks.on_gpus())
