@@ -52,6 +52,10 @@ def drawn_chain(random):
 
 
 STEP = "best[a][0] + between[a][b] + own[b]"
+EXTEND = (
+    "For each strategy of the last operator, keep the cheapest chain that ends there. The next "
+    "operator extends these chains."
+)
 cheapest_chain = Exercise(
     right=least_chain,
     draw=drawn_chain,
@@ -95,8 +99,8 @@ cheapest_chain = Exercise(
         (Edit("return min(best)[1]", "return min(best)[1][::-1]"), "The first operator's strategy "
          "comes first."),
     ),
-    last="For each strategy of the last operator, keep the cheapest chain that ends there. The "
-    "next operator extends these chains.",
+    about={"returned": EXTEND},  # a strategy is no number that is too small
+    last=EXTEND,
 )  # fmt: skip
 
 # pipeline_plan

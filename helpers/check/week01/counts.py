@@ -279,6 +279,10 @@ def say_culprit(facet, found, right, reports) -> str:
 
 
 ORDER = "[*silent, *errors, *fewest, *others][0]"
+IN_ORDER = (
+    "In this order: a rank that no longer answers, an error of its own, the fewest calls, another "
+    "call."
+)
 name_culprit = Exercise(
     right=culprit,
     cases=REPORTS,
@@ -306,6 +310,6 @@ name_culprit = Exercise(
         (Edit(ORDER, "0"), "Read the reports: who answers, who has an error of its own, who made "
          "fewer calls?"),
     ),
-    last="In this order: a rank that no longer answers, an error of its own, the fewest calls, "
-    "another call.",
+    about={"returned": IN_ORDER},  # a rank is no number that is too small
+    last=IN_ORDER,
 )  # fmt: skip
