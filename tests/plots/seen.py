@@ -29,7 +29,9 @@ def seen(picture) -> str:
 def plot(axes):
     titles = [axes.get_title(), axes.get_title("left")]
     labels = [axes.get_xlabel(), axes.get_ylabel()]
-    yield f"plot {' '.join(map(repr, filter(None, titles)))} over {labels[0]!r} and {labels[1]!r}"
+    scale = " at one scale" * (axes.get_aspect() != "auto")
+    title = " ".join(map(repr, filter(None, titles)))
+    yield f"plot {title} over {labels[0]!r} and {labels[1]!r}{scale}"
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
         low, high = axis.get_view_interval()
         lines = " lines" if any(line.get_visible() for line in axis.get_gridlines()) else ""
@@ -41,6 +43,8 @@ def plot(axes):
         small = zip(axis.get_minorticklocs(), axis.get_ticklabels(minor=True), strict=True)
         also = [at for at, text in small if text.get_text() and low <= at <= high]
         shown += [f"also {numbers(also)}"] * bool(also)
+        marked = sum(low <= at <= high for at in axis.get_minorticklocs())
+        shown += [f"{marked} small ticks"] * bool(marked)
         yield ", ".join(shown)
     yield from (f"  {mark}" for mark in marks(axes))
     if axes.get_legend():
@@ -84,6 +88,7 @@ def marks(axes):
 
 def words(text):
     style = f"{text.get_ha()} {number(text.get_fontsize())} {color(text.get_color())}"
+    style += f" turned by {number(text.get_rotation())}" * bool(text.get_rotation())
     arrow = " arrow" if getattr(text, "arrow_patch", None) else ""
     if hasattr(text, "xyann"):
         place = f"{numbers(text.xy)} by {numbers(text.xyann)}"
