@@ -77,8 +77,10 @@ def read_weights(file: Path) -> dict[str, float]:
         ValueError: a line has no number, a negative one, or no exercise of the course.
     """
     weights = {}
-    for line in file.read_text(encoding="utf-8").split():
-        name, _, weight = line.partition(",")
+    for line in file.read_text(encoding="utf-8-sig").splitlines():  # a spreadsheet writes a mark
+        if not line.strip():
+            continue
+        name, _, weight = line.strip().partition(",")
         weights[name] = float(weight)
         if name not in check.__all__:
             raise ValueError(f"there is no exercise {name!r}")

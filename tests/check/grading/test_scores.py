@@ -72,7 +72,7 @@ def test_what_is_written(tmp_path):
 )
 def test_weights(tmp_path, text, told):
     file = tmp_path / "weights.csv"
-    file.write_text("zero_1,3\r\ncombine,0.5\n")
+    file.write_text("\ufeffzero_1, 3\r\n\r\ncombine,0.5\n", encoding="utf-8")
     assert read_weights(file) == {"zero_1": 3.0, "combine": 0.5}
     file.write_text(text)
     with pytest.raises(ValueError, match=told):
