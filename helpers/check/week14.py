@@ -214,6 +214,10 @@ SHARDS = """    for name, data in shards.items():\n        store.put(places[name
 CLEAN = """    for name in store.names():
         if name != "newest" and name not in places.values():
             store.delete(name)\n"""
+IN_ORDER = (
+    "Put all shards under new names, then the manifest, in one `put`: this is the commit. Then "
+    "delete what it does not name."
+)
 commit = Exercise(
     right=commit_to,
     play=play_commits,
@@ -237,6 +241,7 @@ commit = Exercise(
          "whole."),
         (Edit('"step": step', '"step": step - 1'), "The manifest names another step."),
     ),
-    last="Put all shards under new names, then the manifest, in one `put`: this is the commit. "
-    "Then delete what it does not name.",
+    say=lambda facet, found, right, ranks: f"{facet}: {found}; it should be {right}",
+    about=dict.fromkeys(("after a kill", "another commit", "each commit"), IN_ORDER),
+    last=IN_ORDER,
 )  # fmt: skip
