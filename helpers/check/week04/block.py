@@ -323,8 +323,8 @@ message_bytes = OfBlock(
         (lambda b, g: b / 2, lambda b, g: 4 * one(g), lambda b, g: b - 4 * one(g), "Half of the "
          "bytes, or the backward is missing. Count the all-reduces of the forward and of the "
          "backward, and how often a ring sends each byte of an all-reduce."),
-        (lambda b, g: b * 2, lambda b, g: 16 * one(g), "Twice the bytes. A backward of g sends "
-         "nothing, and a forward of f sends nothing: which all-reduces are left?"),
+        (lambda b, g: b * 2, lambda b, g: 16 * one(g), "Twice the bytes. In tensor parallelism, "
+         "g sends in the forward alone, and f in the backward alone: which all-reduces are left?"),
         (lambda b, g: b * g.config.inner / g.config.width,
          lambda b, g: b * (1 + g.config.inner / g.config.width) / 2, "Which width does the message "
          "have? The sum is taken after the row-parallel layer."),
