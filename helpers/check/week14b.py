@@ -3,6 +3,7 @@
 import math  # noqa: F401, for the slips
 
 from helpers.check import hidden
+from helpers.check.answers import short
 from helpers.check.exercise import Edit, Exercise, Number, among
 from helpers.check.verdict import NotRight
 from helpers.resilience import spot
@@ -69,15 +70,24 @@ def seeds():
 
 def play_policy(solve, work, deadline, start, share, life, first) -> dict:
     """Run a policy on traces that it has not seen."""
-    job = Job(work=work, deadline=deadline, start=start)
+
+    def choose(now):
+        choice = solve(now)
+        if choice not in (WAIT, SPOT, ON_DEMAND) or (choice == SPOT and not now.spot):
+            odd.append(f"{short(choice)} in tick {now.tick}, with now.spot = {now.spot}")
+            return WAIT
+        return choice
+
+    job, odd = Job(work=work, deadline=deadline, start=start), []
     missed, cost, usual = 0, 0.0, {spot.greedy: 0.0, spot.uniform_progress: 0.0}
     for seed in range(first, first + TRACES):
         trace = spot.drawn(share, life, deadline, seed)
-        done = spot.run(solve, job, trace, PRICES)
+        done = spot.run(choose, job, trace, PRICES)
         missed, cost = missed + (done.finished is None), cost + done.cost
         for policy in usual:
             usual[policy] += spot.run(policy, job, trace, PRICES).cost
-    return {"deadlines missed": missed, "cost": cost / min(usual.values())}
+    refused = odd[0] if odd else "no choice"
+    return {"refused": refused, "deadlines missed": missed, "cost": cost / min(usual.values())}
 
 
 def cheap_enough(trace, right, *arguments):
@@ -101,6 +111,7 @@ spot_policy = Exercise(
     play=play_policy,
     cases=seeds,
     free=("cost",),
+    about={"refused": 'Return "spot", "on demand" or "wait"; "spot" only where now.spot is true.'},
     rule=cheap_enough,
     slips=(
         (Edit("or now.last_call", ""), "Nothing makes this policy use on demand in time. "

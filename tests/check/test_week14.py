@@ -44,4 +44,6 @@ def test_a_policy_is_measured_by_the_better_one_of_two(case):
     assert min(costs) == pytest.approx(1)
     assert max(costs) > 1.01
     late = week14b.play_policy(lambda now: WAIT, *case)
-    assert late == {"deadlines missed": week14b.TRACES, "cost": 0.0}
+    assert late == {"refused": "no choice", "deadlines missed": week14b.TRACES, "cost": 0.0}
+    odd = week14b.play_policy(lambda now: "spot", *case)["refused"]
+    assert odd.startswith("'spot' in tick ")
