@@ -108,7 +108,7 @@ class Buffers:
         if not self.free:
             self.made += 1
             self.free.append(torch.empty(self.numel, dtype=self.dtype, device=self.device))
-        return self.free.pop()[:numel].view(*shape)
+        return self.free.pop()[:numel].view(torch.Size(shape))
 
     def give_back(self, tensor: torch.Tensor):
         """Return what `take` gave; its content may change from now on."""

@@ -139,5 +139,6 @@ def test_buffers_are_used_again_at_any_smaller_shape():
     buffers.give_back(empty)
     assert buffers.take((2, 3, 4)).numel() == 24
     assert buffers.made == 3
+    assert buffers.take(()).shape == ()
     with pytest.raises(RuntimeError):
         buffers.take((5, 5))
