@@ -411,7 +411,8 @@ class Number(Exercise):
         if not is_number(right):
             return super().complaint(facet, found, right, case)
         if not is_number(found):
-            return NotRight(f"returned {short(found)}", f"Return one number of {self.unit}.")
+            of = "" if self.unit.startswith("as ") else "of "
+            return NotRight(f"returned {short(found)}", f"Return one number {of}{self.unit}.")
         if self.say:
             return NotRight(self.say(found, right, *case.arguments))
         what = self.unit if facet == "returned" else f"{self.unit} as {facet}".strip()

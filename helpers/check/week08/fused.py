@@ -49,7 +49,7 @@ def play_rule(solve, given, overflow, numbers) -> dict:
 
 
 def say_rule(facet, found, right, *arguments) -> str:
-    return found if facet == "returned" else f"{facet}: {difference(found, right)[0]}"
+    return f"{found}" if facet == "returned" else f"{facet}: {difference(found, right)[0]}"
 
 
 def rule(p, g, m, v, overflow, scale, lr, beta1, beta2, correction1, correction2, eps,
@@ -73,6 +73,7 @@ KEEP_M = "new_m = tl.where(overflow, m, new_m)"
 KEEP_V = "new_v = tl.where(overflow, v, new_v)"
 RETURN = "return new_p, new_m, new_v, low"
 IN_16_BITS = "{} is kept in fp32: in 16 bits an average stops moving when its updates are small."
+FOUR = "Return four blocks: p, m and v in float32, and low in float16."
 fused_update = Exercise(
     right=rule,
     play=play_rule,
@@ -161,8 +162,8 @@ fused_update = Exercise(
         (Edit(".to(tl.float16)", ""), "low is kept in fp16. `x.to(tl.float16)` rounds to the "
          "nearest number."),
         (Edit(RETURN, "return new_p, new_m, new_v"), Edit(RETURN,
-              "return new_p, new_m, new_v, 1.0"), lambda *_: None, "Return four blocks: p, m and v "
-         "in float32, and low in float16."),
+              "return new_p, new_m, new_v, 1.0"), FOUR),
     ),
+    about={"returned": FOUR},
     last="Compare line by line: unscale g; m and v; their corrections; the decay; the step.",
 )  # fmt: skip

@@ -366,6 +366,7 @@ TO_THE_NEXT = (
     "reaches the next number at most? A number of bf16 stays as it is."
 )
 FROM_IT = "Draw the random numbers from the generator: then a training can be repeated."
+A_TENSOR = "Return a tensor of torch.bfloat16, as large as x."
 round_stochastically = Exercise(
     right=by_bits,
     play=play_rounding,
@@ -404,10 +405,10 @@ round_stochastically = Exercise(
          "reads the bits as a number again?"),
         (with_noise, "The noise has one size for all numbers. How far the next number of bf16 is, "
          "depends on the exponent; on the bits, it is always the same."),
-        (Edit(KEPT_BITS, "kept.view(torch.float32)"), lambda *_: None, "Return a tensor of "
-         "torch.bfloat16, as large as x."),
+        (Edit(KEPT_BITS, "kept.view(torch.float32)"), A_TENSOR),
         (Edit(KEPT_BITS, "kept.view(torch.float32).bfloat16()[:1]"), "Round each number of x."),
     ),
+    about={"returned": A_TENSOR},
     last="One of the two neighbours, and the nearer one more often. " + TO_THE_NEXT,
 )  # fmt: skip
 
