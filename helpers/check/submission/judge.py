@@ -79,7 +79,8 @@ def judge_learns(one: Result):
     losses = [one.losses[step] for step in sorted(one.losses)]
     third = len(losses) // 3
     first, last = min(losses[:third]), max(losses[-third:])
-    if last >= first:
+    last = last if all(map(math.isfinite, losses)) else math.nan
+    if not last < first:
         raise NotRight(
             f"the losses do not fall: {first:.4f} in the first {third} steps, {last:.4f} in the "
             f"last {third}",

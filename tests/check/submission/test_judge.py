@@ -54,7 +54,13 @@ def test_a_file_has_one_writer(tmp_path):
 
 def test_the_losses_fall():
     judge.judge_learns(Result(losses=dict(enumerate([5.1, 5.2, 5.0, 5.1, 4.9, 4.8]))))
-    for losses in ([5.0] * 6, [5.0, 5.1, 4.0, 4.0, 4.9, 5.0], [4.0, 4.1, 4.2, 4.3, 5.0, 5.1]):
+    nan = float("nan")
+    for losses in (
+        [5.0, 5.0, 4.0, 4.0, 4.0, nan],
+        [5.0] * 6,
+        [5.0, 5.1, 4.0, 4.0, 4.9, 5.0],
+        [4.0, 4.1, 4.2, 4.3, 5.0, 5.1],
+    ):
         with pytest.raises(NotRight, match=r"first 2 steps, .* in the last 2"):
             judge.judge_learns(Result(losses=dict(enumerate(losses))))
 
