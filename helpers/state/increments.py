@@ -16,6 +16,7 @@ Source: Check-N-Run (Eisenman et al. 2022, NSDI) saves the changed rows of a rec
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from uuid import uuid4
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.storage import WriteResult
@@ -57,9 +58,9 @@ class Writer(dcp.FileSystemWriter):
         self.found: dict[object, tuple[int, WriteResult]] = {}
 
     def prepare_global_plan(self, plans):
-        """Name the new files after the checkpoint: a linked file must not meet its own name."""
-        stem = self.folder.name.removesuffix(seal.WRITING)
-        named = [Prefix(f"__{rank}_{stem}_") for rank in range(len(plans))]
+        """Give the new files names of their own: writing to a linked file would change it."""
+        own = uuid4().hex  # folders may have one name: run/1/state, run/2/state
+        named = [Prefix(f"__{rank}_{own}_") for rank in range(len(plans))]
         return [replace(p, storage_data=name) for p, name in zip(plans, named, strict=True)]
 
     def write_data(self, plan, planner):

@@ -89,14 +89,15 @@ def damage(step: Path):
 )
 def test_an_older_file_that_is_not_as_it_was_is_not_linked(tmp_path, trouble, anew):
     trainer, increments = Recipe(transform=only_norms)(TINY, 0), Increments()
-    trainer.save(tmp_path / "step_0", increments=increments)
-    size = written(tmp_path / "step_0")
-    trouble(tmp_path / "step_0")
+    old, new = (tmp_path / step / "state" for step in "01")  # folders of one name
+    trainer.save(old, increments=increments)
+    size = written(old)
+    trouble(old)
     trainer.step(random_batch(0, 4, TINY.context, TINY.vocab))
-    trainer.save(tmp_path / "step_1", increments=increments)
-    seal.verify(tmp_path / "step_1")
-    assert (written(tmp_path / "step_1") > 0.9 * size) == anew
-    assert Single(TINY, 1).restore(tmp_path / "step_1") == {}
+    trainer.save(new, increments=increments)
+    seal.verify(new)
+    assert (written(new) > 0.9 * size) == anew
+    assert Single(TINY, 1).restore(new) == {}
 
 
 def test_a_save_that_fails_does_not_count(tmp_path, monkeypatch):
