@@ -130,7 +130,7 @@ def ratio(prediction, value) -> float | None:
         return 1.0
     if not prediction or not value or (prediction < 0) != (value < 0):
         return None
-    return prediction / value
+    return min(max(prediction / value, 1 / LARGEST), LARGEST)
 
 
 def is_label(value) -> bool:

@@ -201,6 +201,8 @@ def test_bar(prediction, left, right):
 
 
 def test_no_bar_without_a_ratio():
+    assert bar(1e300, 1e-12).strip() == f"│{'█' * 7}▶"  # a ratio that is no float has a bar
+    assert bar(5e-324, 1e300).strip() == f"◀{'█' * 7}│"
     assert bar(0, 5) == bar("hang", "crash") == bar(-5, 5) == ""
     assert bar("Hang ", "hang") == bar(-5, -5) == f"{' ' * SIDE}●{' ' * SIDE}"
 
