@@ -207,8 +207,8 @@ class Trainer(Strategy):
         return self.parts.shapes
 
     def put(self, state):
+        self.precision.load(state.get("precision", {}))  # the owner may write it to its files
         self.owner.load(state)
-        self.precision.load(state.get("precision", {}))
         self.spread()
 
     @property
@@ -220,8 +220,8 @@ class Trainer(Strategy):
         return self.parts, self.owner.masters, self.owner.moments()
 
     def resume(self, tensors, moments, scale):
-        self.owner.take(moments)
         self.precision.load(scale)
+        self.owner.take(moments)
         self.spread()
 
     def scale_state(self):

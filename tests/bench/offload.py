@@ -69,6 +69,8 @@ def on_disk(folder: Path, numbers: int, block: int, rounds: int) -> list[dict]:
         name: StateOnDisk({"p": torch.randn(numbers)}, [], folder / name, 0, block, buffers)
         for name, buffers in BUFFERS.items()
     }
+    for state in states.values():
+        state.write({}, {})
     count = len(states["1 buffer"].blocks)
     calls = {PLAIN: plain(folder, block, count)}
     calls |= {n: partial(s.update, gradients, RULE, {"p": 0.1}, {}) for n, s in states.items()}

@@ -41,11 +41,16 @@ class OnDisk(Moved):
         own = self.masters  # frozen ones, too: they may be of a state that was loaded
         copies = [m for name, m in own.items() if m.requires_grad and m is not self.values[name]]
         rank = 0 if mesh is None else mesh.rank
+        _, _, self.tell = checkpoint.everyone(mesh)
         self.disk = StateOnDisk(own, copies, self.folder, rank, self.block, self.buffers)
         self.decay = {name: rule.weight_decay * decays(self.world.own[name]) for name in own}
 
     def advance(self, rule):
-        self.disk.update(self.gradients(), rule, self.decay, {"scale": self.precision.state()})
+        if self.disk.versions.current is None:  # the state before the first update
+            self.disk.write({}, {"scale": self.precision.state()})
+        after = self.precision.start()  # a copy: as it will be after this update
+        after.adapt(skipped=False)
+        self.disk.update(self.gradients(), rule, self.decay, {"scale": after.state()})
 
     def publish(self):
         super().publish()
@@ -60,7 +65,9 @@ class OnDisk(Moved):
         super().load(state)
 
     def take(self, moments):
-        self.disk.write(moments, {"scale": {}})
+        self.disk.write(moments, {"scale": self.precision.state()})
+        self.tell(None)  # all ranks have it: what they had before is given up, though it is later
+        self.disk.versions.forget()
 
     def held(self):
         files = sum(file.block * file.count for file in self.disk.versions.files)
@@ -117,8 +124,6 @@ def recover(trainer) -> int:
     if not common:
         said = "; ".join(f"rank {r}: {', '.join(w)}" for r, (_, w) in enumerate(told) if w)
         raise BrokenCheckpoint(f"{disk.versions.folder} has no update that all ranks have. {said}")
-    if scale := disk.use(found[max(common)])["scale"]:  # as it was before the end of that update
-        trainer.precision.load(scale)
-        trainer.precision.adapt(skipped=False)
+    trainer.precision.load(disk.use(found[max(common)])["scale"])
     trainer.spread()
     return max(common)

@@ -85,7 +85,7 @@ class StateOnDisk:
         decay: Mapping[str, float],
         note: dict,
     ):
-        """Make one step of AdamW, in the file and in the tensors.
+        """Make one step of AdamW, in the file and in the tensors. There is a version: see `write`.
 
         Args:
             gradients: by name; a tensor without a gradient does not change.
@@ -95,8 +95,6 @@ class StateOnDisk:
         Raises:
             OSError: the disk refuses. Then files and tensors are those of the last whole step.
         """
-        if self.versions.current is None:
-            self.write({}, note)  # the state before the first update
         flat = {name: gradient.reshape(-1) for name, gradient in gradients.items()}
         steps = {name: step + (name in flat) for name, step in self.steps.items()}
         adamw_of = host_adamw(self.dtype)

@@ -65,7 +65,7 @@ class Versions:
             )
         if not self.files:
             self.open()
-        self.records[1 - self.newest].unlink(missing_ok=True)
+        self.forget()
         return self.files[1 - self.newest]
 
     def commit(self, note: dict, sums: list[int]):
@@ -79,6 +79,10 @@ class Versions:
         os.replace(writing, self.records[place])
         to_disk(self.folder)
         self.newest, self.current = place, record
+
+    def forget(self):
+        """Give up the version before the newest."""
+        self.records[1 - self.newest].unlink(missing_ok=True)
 
     def whole(self, stream: Stream) -> tuple[dict[int, int], list[str]]:
         """Read all versions, and check them.

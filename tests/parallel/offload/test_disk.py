@@ -139,6 +139,7 @@ def test_a_tensor_without_a_gradient_stays_as_it_is(tmp_path):
     tensors = {name: torch.ones(700, dtype=torch.float64) for name in ("used", "not used")}
     state = StateOnDisk(tensors, [], tmp_path, 0, 4096, 3)
     rule, decay = OptimizerConfig(lr=0.5), dict.fromkeys(tensors, 0.1)
+    state.write({}, {})
     for _ in range(2):
         state.update({"used": torch.ones(700, dtype=torch.float64)}, rule, decay, {})
     assert (tensors["not used"] == 1).all()

@@ -214,17 +214,21 @@ def test_what_has_no_gradient_comes_back(in_memory):
     assert apart(anew.full_state()["model"], trained.full_state()["model"]) == 0
 
 
-def test_the_loss_scale_comes_back(in_memory):
-    def scaled():
-        return Mixed(torch.float64, scale=LossScale(scale=4.0, interval=2))
-
-    trained = make(in_memory, precision=scaled())
+@pytest.mark.parametrize("back_to", [0, 2, None])
+def test_the_loss_scale_comes_back(in_memory, back_to):
+    """After updates; and after the load of an earlier state, which ends the later ones."""
+    scaled = Mixed(torch.float64, scale=LossScale(scale=4.0, interval=2))
+    trained, states = make(in_memory, precision=scaled), []
     for k in range(3):
+        states.append(trained.full_state())
         step(trained, k)
-    anew = make(in_memory, precision=scaled())
-    assert recover(anew) == 3
+    if back_to is not None:
+        trained.load(states[back_to])
+    anew = make(in_memory, precision=scaled)
+    updates = 3 if back_to is None else back_to
+    assert recover(anew) == updates
     assert anew.scale_state() == trained.scale_state()
-    assert equal(anew.full_state(), 3)
+    assert equal(anew.full_state(), updates)
 
 
 # the disk refuses
