@@ -17,6 +17,8 @@ from helpers.state.part import Part
 from helpers.state.pending import make_groups
 from helpers.state.slicing import load, load_optimizer
 
+OUTER = "anchor", "outer_momentum", "updates"  # slots of LocalSteps: stale after other updates
+
 
 class Local:
     """Hold everything on this rank. Other owners override parts of it.
@@ -174,8 +176,9 @@ class Local:
         self.optimizer.state.clear()
         for name, slots in moments.items():
             master = self.masters[name]
-            if slots:
-                self.optimizer.state[master] = {k: to(master.device, v) for k, v in slots.items()}
+            own = {k: to(master.device, v) for k, v in slots.items() if k not in OUTER}
+            if own:
+                self.optimizer.state[master] = own
 
     def held(self) -> dict[tuple[str, str], int]:
         """See `Strategy.held`."""

@@ -16,6 +16,7 @@ from helpers.models.gpt import GPTConfig
 from helpers.parallel.cut_sequence.model import context_parallel
 from helpers.parallel.ddp.after_backward import NaiveDDP
 from helpers.parallel.ddp.local_steps import LocalSteps, diloco
+from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.offload.host import OnHost
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
 from helpers.parallel.precision import Mixed
@@ -366,7 +367,10 @@ def far(worker, case: Case, twin: list, folder: str) -> dict:
                 continue
             ours.close()
             if case.then == "load plain":
-                state["optimizer"] = inner
+                other = Recipe(owner=Replicated)(case.config, 0, mesh, **given)
+                other.load(state)
+                state = other.full_state()  # without anchors
+                other.close()
             ours = case.recipe(case.outer)(case.config, 3, mesh, **given)
             ours.restore(folder) if case.then == "restore" else ours.load(state)
     assert all(torch.equal(ours.parameters[name], p) for name, p in still.items())
