@@ -110,7 +110,8 @@ class Writer:
 
     def tensor(self, tensor: torch.Tensor) -> dict:
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        data = flat.view(-1).view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        # After numpy(), no storage can be resized.
+        data = np.from_dlpack(flat.view(-1).view(torch.uint8)).tobytes() if flat.numel() else b""
         gradient = tensor.requires_grad and tensor.is_leaf
         dtype = str(flat.dtype).removeprefix("torch.")
         return {"tensor": [dtype, list(flat.shape), gradient, self.keep(data)]}

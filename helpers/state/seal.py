@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+from numpy import from_dlpack
 from xxhash import xxh3_64_intdigest
 
 SEAL = "checksums.json"
@@ -212,7 +213,7 @@ def flushing(folder: Path):
 def checksum(value) -> int:
     """64 bits that depend on every bit of a tensor or a number."""
     bytes_ = torch.as_tensor(value).detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return xxh3_64_intdigest(bytes_.numpy())
+    return xxh3_64_intdigest(from_dlpack(bytes_))  # after numpy(), no storage can be resized
 
 
 def to_disk(path: Path):

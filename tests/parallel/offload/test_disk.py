@@ -24,6 +24,8 @@ from helpers.parallel.zero.stage2 import Zero2
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.plans.schedules import one_f_one_b
 from helpers.precision.scaling import LossScale
+from helpers.runtime.plain import encode
+from helpers.state.increments import Increments
 from tests.parallel.beside import GPT2, ODD, Case, apart, flat, frozen, hold
 from tests.parallel.experts import ExpertConfig, expert_parallel
 
@@ -123,7 +125,8 @@ def test_memory_has_the_buffers_and_the_disk_has_the_rest(tmp_path):
 def test_a_checkpoint_goes_in_and_out(tmp_path, precision):
     files = lambda name: on_disk(folder=tmp_path / name, block=4096)  # noqa: E731
     ours = trained(files("a"), precision, dtype=torch.float64)
-    ours.save(tmp_path / "saved")
+    ours.save(tmp_path / "saved", increments=Increments())
+    encode({"for a checkpoint in memory": ours.owner.masters})
     anew = Recipe(owner=files("b"), precision=precision)(ODD, 0, dtype=torch.float64)
     anew.restore(tmp_path / "saved")
     twin = trained(Local, precision, 3, dtype=torch.float64).full_state()
