@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import combinations, permutations, product
 
+import torch
+
 from helpers.check import elsewhere, hidden
 from helpers.check.answers import (
     alike,
@@ -91,7 +93,15 @@ class Exercise:
     kept: dict = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, fn: Callable) -> Verdict:
-        return self.judged(partial(self.trace, fn))
+        """Check the function with PyTorch's defaults, as on ranks and in grading, whatever the
+        kernel has set; and leave the kernel's random numbers as they are."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                return self.judged(partial(self.trace, fn))
+        finally:
+            torch.set_default_dtype(before)
 
     def judged(self, trace: Callable[[Case], dict]) -> Verdict:
         """Return the verdict on a function that leaves these traces behind."""

@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from helpers.check import elsewhere
 from helpers.check.exercise import Exercise
@@ -80,6 +81,23 @@ def test_a_function_gets_copies():
     assert examine(writes)
     assert examine(writes)
     assert CASES == [("first", (1, [2])), ("second", (2, [3]))]
+
+
+def test_what_the_kernel_has_set_does_not_count():
+    def sees(number, numbers):
+        seen.add((torch.get_default_dtype(), torch.is_grad_enabled(), float(torch.rand(()) < 2)))
+        return right(number, numbers)
+
+    seen, state = set(), torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad():
+            assert examine(sees)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert seen == {(torch.float32, True, 1.0)}
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_wrong_answer_names_its_case():
