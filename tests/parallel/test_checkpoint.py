@@ -203,6 +203,18 @@ def test_what_does_not_fit_is_refused_on_every_rank(case, loaded):
             assert ("moments and step count start anew" in found[how]) == (rank == 0)
 
 
+def test_a_checkpoint_of_another_dtype_goes_on(tmp_path):
+    wide, narrow = (Single(CONFIG, 0, dtype=dtype) for dtype in (torch.float64, torch.float32))
+    batch = random_batch(0, 4, CONFIG.context, CONFIG.vocab)
+    for step in (0, 1):
+        wide.step(batch)
+        wide.save(tmp_path / str(step))
+        narrow.restore(tmp_path / str(step))
+        narrow.step(batch)
+    wide.step(batch)
+    assert apart(narrow.full_state()["model"], wide.full_state()["model"]) < 1e-5
+
+
 def test_plain_sgd_has_no_moments_to_miss(tmp_path):
     for momentum, words in ((0.0, ""), (0.9, "start anew")):
         one = Single(CONFIG, optimizer=OptimizerConfig(rule="sgd", momentum=momentum))

@@ -11,7 +11,7 @@ from helpers.comm.transport import GroupTransport, coalesced
 from helpers.parallel.ddp.owner import Replicated
 from helpers.parallel.offload.front import Moved
 from helpers.parallel.optimizer import OptimizerConfig
-from helpers.parallel.owners.local import said_by, to
+from helpers.parallel.owners.local import like, said_by
 from helpers.parallel.units import units
 from helpers.parallel.world import GlobalSum
 from helpers.plans.local_steps import Rounds
@@ -208,7 +208,7 @@ class LocalSteps(Moved, Replicated):
 
         def outer(slot):
             own = {name: slots.pop(slot) for name, slots in inner.items() if slot in slots}
-            return {name: to(self.masters[name].device, value) for name, value in own.items()}
+            return {name: like(self.masters[name], slot, value) for name, value in own.items()}
 
         self.anchors, self.momenta = outer("anchor"), outer("outer_momentum")
         self.updates = max(map(int, outer("updates").values()), default=0)

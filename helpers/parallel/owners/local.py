@@ -172,11 +172,11 @@ class Local:
         self.take(load_optimizer(self.world.own, state["optimizer"]))
 
     def take(self, moments: Mapping[str, Mapping]):
-        """Use this state of the optimizer: on the device of the master copies."""
+        """Use this state of the optimizer: with device and dtype of the master copies."""
         self.optimizer.state.clear()
         for name, slots in moments.items():
             master = self.masters[name]
-            own = {k: to(master.device, v) for k, v in slots.items() if k not in OUTER}
+            own = {k: like(master, k, v) for k, v in slots.items() if k not in OUTER}
             if own:
                 self.optimizer.state[master] = own
 
@@ -213,8 +213,12 @@ def said_by(transports: Iterable[GroupTransport]) -> tuple[str, float]:
     return (lossy[0].lossy, max(one.bound for one in lossy)) if lossy else ("", 0.0)
 
 
-def to(device: torch.device, value):
-    return value.to(device) if isinstance(value, torch.Tensor) else value
+def like(master: torch.Tensor, slot: str, value):
+    """The value with the master's device; a moment with its dtype, too, as PyTorch loads it."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    moment = slot != "step" and value.shape == master.shape
+    return value.to(master.device, master.dtype if moment else value.dtype)
 
 
 def by_device(kinds: Mapping[str, list]) -> dict[tuple[str, str], int]:
