@@ -11,7 +11,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.comm.transport import GroupTransport
-from helpers.parallel.libraries.strategy import Library, Loss, expect
+from helpers.parallel.libraries.strategy import Library, Loss, expect, like
 from helpers.state.facts import exchange
 
 
@@ -122,4 +122,4 @@ class TorchZeroRedundancy(TorchDataParallel):
             p.copy_(state["model"][name])
             if name in self.own and name in state["optimizer"]:
                 slots = state["optimizer"][name]
-                inner.state[p] = {slot: value.clone() for slot, value in slots.items()}
+                inner.state[p] = {slot: like(value, p) for slot, value in slots.items()}

@@ -198,7 +198,7 @@ def placed(slot: str, value, parameter: DTensor, part: Part):
         return value
     own = local(parameter.detach())
     return DTensor.from_local(
-        value.to(own.device),
+        value.to(own),
         parameter.device_mesh,
         parameter.placements,
         run_check=False,

@@ -227,7 +227,9 @@ def local(value):
 
 
 def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A copy of a whole tensor, placed as the parameter is, if it has its shape."""
+    """A copy of a whole tensor, if it has the parameter's shape with its dtype and placement."""
+    if value.dim() and value.shape == parameter.shape:
+        value = value.to(parameter.dtype)
     if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
         return value.clone()
     # a copy: where all ranks hold all of it, the result would share its memory
