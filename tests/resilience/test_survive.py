@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import tempfile
 import threading
 import time
 from dataclasses import asdict
@@ -35,7 +36,7 @@ from helpers.state import seal
 pytestmark = pytest.mark.alone
 TINY = GPTConfig(vocab=16, context=8, width=8, layers=2, heads=2)
 MINUTE = float(os.environ.get("FAULT_SECONDS", 0))
-SILENCE = 8.0  # also on a busy machine, whose disk is slow: a save is such a silence
+SILENCE = 15.0  # also on a busy machine, whose disk is slow: a save is such a silence
 
 
 def batch_of(k):
@@ -193,6 +194,14 @@ def curve():
     return straight(100)
 
 
+@pytest.fixture
+def fast(tmp_path):
+    """A folder in RAM, where there is one: a disk that stalls is a silence of all ranks."""
+    ram = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=ram if os.access(ram, os.W_OK) else tmp_path) as made:
+        yield Path(made)
+
+
 @pytest.mark.timeout(600)
 def test_the_others_go_on_after_each_fault(curve, tmp_path):
     """Five ranks of ZeRO 3 meet four faults, and one is cut off for a moment; two are left."""
@@ -211,22 +220,22 @@ def test_the_others_go_on_after_each_fault(curve, tmp_path):
 
 
 @pytest.mark.timeout(600)
-def test_ranks_come_back_and_come_in_and_partners_die(curve, tmp_path):
+def test_ranks_come_back_and_come_in_and_partners_die(curve, fast):
     """A stopped rank wakes up, a new one comes in: four again. Then both of a pair are killed."""
     faults = ["stop", "wake", "new", "both"]
     how = {"faults": faults, "ranks": 3, "owner": Replicated, "steps": 90}
-    how |= {"folder": str(tmp_path), "save_every": 10}
+    how |= {"folder": str(fast), "save_every": 10}
     [(results, _, hurt)] = launch(one_after_another, 1, device="cpu", **how)
     assert sorted(hurt) == [0, 1]
     assert results.keys() == {2, 3}
     stayed, came = check(results, curve)
     by_ranks = {tuple(epoch["ranks"]): epoch["source"] for epoch in stayed["epochs"]}
     assert stayed["epochs"][0]["source"] == "start"
-    assert by_ranks[0, 1, 2, 3] == "memory"
+    assert by_ranks[0, 1, 2, 3] == "memory", stayed["epochs"]
     assert by_ranks[2, 3] == "disk"
     assert {*came["losses"]} < {*stayed["losses"]}
     assert "89" in came["losses"]
-    assert list(tmp_path.glob("step_*_*"))
+    assert list(fast.glob("step_*_*"))
 
 
 @pytest.mark.timeout(600)
