@@ -52,6 +52,7 @@ course: setup ## execute every notebook, make the site: build/site/index.html
 	@echo "Read the course in build/site/index.html, or open JupyterLab to work on it: make lab"
 
 test: setup ## run the quicker tests, and the quickest notebooks; ALL=1: everything
+	@$(PY) -m helpers.parallel.libraries.deepspeed_extension || true  # or a rank tells of it
 	@$(RUN) .ci/suite.py $(if $(ALL),--all) $(ONLY)
 
 seeds: setup ## run the tests of properties with random examples; in `test` they are the same ones

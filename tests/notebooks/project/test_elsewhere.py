@@ -35,7 +35,8 @@ STAND_INS = {
         export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=1
         export SLURM_STEP_NODELIST=localhost
         for rank in 0 1; do
-            SLURM_PROCID=$rank SLURM_LOCALID=$rank "$@" & pids+=($!)
+            (until [ -s pids ]; do sleep 0.01; done  # a notice may come with the first step
+            SLURM_PROCID=$rank SLURM_LOCALID=$rank exec "$@") & pids+=($!)
         done
         echo ${pids[@]} > pids
         for pid in ${pids[@]}; do wait $pid; code=$?; ((code > highest)) && highest=$code; done
