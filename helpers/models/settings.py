@@ -237,6 +237,11 @@ class ExpertSettings:
             )
 
     @property
+    def regulated(self) -> bool:
+        """Whether a loss of the router, or a moving bias, is beside the model's own loss."""
+        return any((self.loss_rate, self.z_rate, self.bias_rate))
+
+    @property
     def reachable(self) -> int:
         """The number of experts among which a token chooses."""
         return self.count // self.groups * (self.groups if self.limit is None else self.limit)

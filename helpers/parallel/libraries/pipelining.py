@@ -73,8 +73,7 @@ class TorchPipelining(Trainer):
             )
         if config.dropout:
             raise ValueError("TorchPipelining has no dropout: use a config with dropout=0")
-        experts = config.experts
-        if experts and any((experts.loss_rate, experts.z_rate, experts.bias_rate)):
+        if config.experts and config.experts.regulated:
             raise ValueError(
                 "TorchPipelining has no losses and loads of experts beside the loss: use "
                 "loss_rate=0, z_rate=0 and bias_rate=0"

@@ -52,8 +52,7 @@ def pipedream(
     """
     if config.tied:
         raise ValueError("PipeDream's stages update apart: use a config with tied=False")
-    experts = getattr(config, "experts", None)
-    if experts and any((experts.loss_rate, experts.z_rate, experts.bias_rate)):
+    if config.experts and config.experts.regulated:
         raise ValueError("PipeDream here sends no experts' losses: all their rates must be 0")
     if len({batch.tokens.shape for batch in batches}) != 1:
         raise ValueError("PipeDream here needs batches of one shape")
