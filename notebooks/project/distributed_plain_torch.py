@@ -189,6 +189,7 @@ def main(options):
     text, folder = read(options.data), Path(options.folder)
     if wrong := damaged(folder):  # each rank looks
         say(refused=f"{wrong} is not as it was saved: its checksum is another")
+        dist.barrier()  # the first rank to fail ends the others, and rank 0 has the reason
         return 1
     torch.manual_seed(0)  # the same first values on every rank
     model = Transformer().to(device, getattr(torch, options.dtype))

@@ -3,13 +3,18 @@
 import signal
 import sys
 import threading
+import weakref
 from contextlib import contextmanager
+
+AGAIN_SECONDS = 0.01
+FINALIZE = weakref.finalize.__call__.__code__
 
 
 class Interrupts:
     """Delays interrupts while entered, except for one inside `allowed()`.
 
-    Python prints and forgets an interrupt that falls into a `__del__`. Then the next one counts.
+    Python prints and forgets an error of a finalizer. So an interrupt that falls into a `__del__`
+    or a `weakref.finalize` is sent again after it.
 
     A delayed interrupt arrives at the end, unless an error is on its way out already. Outside the
     main thread, which receives all interrupts, this does nothing.
@@ -32,10 +37,13 @@ class Interrupts:
                 self.interrupt(signal.SIGINT, None)
 
     def handle(self, number, frame):
-        if self.open and not self.under_way():  # one is enough: the cleanup follows
-            self.interrupt(number, frame)
-        else:
+        if not self.open or self.under_way():  # one is enough: the cleanup follows
             self.held = True
+        elif finalizing(frame):
+            args = threading.get_ident(), number
+            threading.Timer(AGAIN_SECONDS, signal.pthread_kill, args).start()
+        else:
+            self.interrupt(number, frame)
 
     def under_way(self) -> bool:
         """Does an interrupt end the call already?"""
@@ -63,3 +71,10 @@ class Interrupts:
             yield
         finally:
             self.open = False
+
+
+def finalizing(frame) -> bool:
+    """Is a finalizer among the functions that this frame stands in?"""
+    while frame is not None and frame.f_code is not FINALIZE and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None

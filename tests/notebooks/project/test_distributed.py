@@ -225,6 +225,9 @@ def test_sigterm_is_a_notice_and_a_changed_byte_is_refused(
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
+    # Rank 0 has the reason, and may be slow to say it: the end of the others must wait for it.
+    late = "import time; time.sleep(int(os.environ['RANK'] == '0')); say(refused"
+    script.write_text("import os\n" + script.read_text().replace("say(refused", late))
     refused = job.run(script, 2, options | {"folder": folder}, start=start)
     (reason,) = [line["refused"] for line in job.lines_of(outs[-1])]
     assert reason.startswith(f"{file} ")

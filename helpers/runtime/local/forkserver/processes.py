@@ -170,4 +170,5 @@ class Processes:
         while self.ranks:
             self.ranks.pop().close()
 
-    __del__ = close
+    def __del__(self):  # by this name an interrupt knows that it must wait
+        self.close()
