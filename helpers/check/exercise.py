@@ -69,6 +69,8 @@ class Exercise:
         last: the hint where no mistake fits.
         close: how far a number may be off, relative and absolute; 0: not at all.
         play: `play(solve, *arguments) -> trace`, where a case is more than a call.
+        asks: `asks(solve, *given) -> plain data`; `play` gets it in the place of the function. Then
+            only `asks` runs in a sandbox, and `play` judges outside.
         free: facets that need not be the reference's; `rule` judges them.
         rule: `rule(trace, right trace, *arguments)` raises NotRight where all facets are right but
             something else is not.
@@ -87,6 +89,7 @@ class Exercise:
     draw: Callable | None = None
     close: float = 0.0
     play: Callable | None = None
+    asks: Callable | None = None
     free: tuple[str, ...] = ()
     rule: Callable | None = None
     say: Callable | None = None
@@ -149,8 +152,12 @@ class Exercise:
         Raises:
             Ended: the verdict is clear: not written yet, or no time left.
         """
+        place, given = elsewhere.place(), copy.deepcopy(case.arguments)
         try:
-            return elsewhere.place().call(partial(self.plays(), fn), copy.deepcopy(case.arguments))
+            if self.asks:
+                asks = partial(self.asks, fn)
+                return self.play(lambda *one: place.call(asks, copy.deepcopy(one)), *given)
+            return place.call(partial(self.plays(), fn), given)
         except NotImplementedError:
             raise Ended(Verdict(self.name, "not written yet")) from None
         except TooLong:
@@ -200,8 +207,9 @@ class Exercise:
 
     def left(self, mistake: Callable, case: Case) -> dict:
         """Return what a function of the course leaves behind."""
+        solve = partial(self.asks, mistake) if self.asks else mistake
         try:
-            return self.plays()(mistake, *copy.deepcopy(case.arguments))
+            return self.plays()(solve, *copy.deepcopy(case.arguments))
         except Exception as error:
             return {RAISED: (in_a_line(error), "")}
 

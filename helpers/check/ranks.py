@@ -61,7 +61,7 @@ class OnRanks(Exercise):
         run: `run(worker, solve, **case) -> trace of this rank`: plain data and tensors; where a
             case is more than a call.
         together: `together(trace, **case) -> more facets`, the same on all ranks, from the values
-            of all ranks.
+            of all ranks. It may also change the trace's own.
         rule: `rule(trace, right trace, ranks, case)`.
         failures: `(words, hint, mistake)`: the hint where the finding of a failed or hanging rank
             matches the words, a regular expression; and a function that fails so, for the tests.

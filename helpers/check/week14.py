@@ -99,33 +99,26 @@ days_of_training = Number(
 # commit
 
 NEWEST = "newest"
-
-
-class Killed(Exception):
-    """The process ends here."""
+LARGEST = 1 << 16  # bytes of an object
 
 
 class Store:
     """A store of objects, without rename. Each call happens whole or not at all.
 
-    Args:
-        calls: the process is killed at the next `put` or `delete` after so many; None: never.
+    Attributes:
+        log: the calls that have changed it: a name and data, or None for a deletion.
     """
 
-    def __init__(self, objects=(), calls=None):
-        self.objects, self.calls = dict(objects), calls
-
-    def count(self):
-        if self.calls is not None:
-            if self.calls == 0:
-                raise Killed
-            self.calls -= 1
+    def __init__(self, objects):
+        self.objects, self.log = dict(objects), []
 
     def put(self, name: str, data: bytes):
-        self.count()
         if not isinstance(name, str) or not isinstance(data, bytes):
             raise TypeError("put(name, data) takes a str and bytes")
+        if len(data) > LARGEST:
+            raise ValueError(f"an object of {len(data):,} bytes; at most {LARGEST:,} are kept")
         self.objects[name] = data
+        self.log.append((name, data))
 
     def get(self, name: str) -> bytes:
         if name not in self.objects:
@@ -133,9 +126,9 @@ class Store:
         return self.objects[name]
 
     def delete(self, name: str):
-        self.count()
         if self.objects.pop(name, None) is None:
             raise KeyError(f"the store has no object {name!r}")
+        self.log.append((name, None))
 
     def names(self) -> list[str]:
         return sorted(self.objects)
@@ -145,14 +138,14 @@ def shards_of(step: int, ranks: int) -> dict[str, bytes]:
     return {f"rank{rank}": b"%d of %d" % (rank, step) for rank in range(ranks)}
 
 
-def read_newest(store: Store) -> str:
+def read_newest(objects: dict[str, bytes]) -> str:
     """What a reader finds: which step, or that it is torn."""
-    if NEWEST not in store.objects:
+    if NEWEST not in objects:
         return "nothing"
     try:
-        found = json.loads(store.get(NEWEST))
+        found = json.loads(objects[NEWEST])
         step, places = int(found["step"]), dict(found["shards"])
-        shards = {name: store.objects.get(place) for name, place in places.items()}
+        shards = {name: objects.get(place) for name, place in places.items()}
     except (KeyError, ValueError, TypeError, AttributeError):
         return "no manifest"
     if None in shards.values():
@@ -161,41 +154,47 @@ def read_newest(store: Store) -> str:
     return f"step {step}, whole" if whole else "shards of two steps"
 
 
-def play_commits(solve, ranks: int) -> dict:
+def calls_of(solve, stores, step, ranks, most) -> list[list[tuple]]:
+    """Commit a step to each store: the first calls that change it."""
+    for store in stores:
+        solve(store, step, shards_of(step, ranks))
+    return [store.log[:most] for store in stores]
+
+
+def play_commits(ask, ranks: int) -> dict:
     """Commit steps 1 and 2, and kill the second at each of its calls; then commit step 3.
 
     This one is killed, too, at each of its calls; and step 4 then, before its manifest.
     """
 
-    def run(objects, step, calls=None):
-        store = Store(objects, calls)
-        try:
-            solve(store, step, shards_of(step, ranks))
-        except Killed:
-            return store, True
-        return store, False
+    def kills(states, step, most=50):
+        """For each state, the objects that a kill at each call of a commit leaves; last, all."""
+        rows = []
+        logs = ask([Store(objects) for objects in states], step, ranks, most)
+        for objects, log in zip(states, logs, strict=True):
+            store, row = Store(objects), [objects]
+            for name, data in log[:most]:
+                store.delete(name) if data is None else store.put(name, data)
+                row.append(dict(store.objects))
+            rows.append(row)
+        return rows
 
-    def kills(objects, step):
-        killed, calls = True, 0
-        while killed and calls < 50:
-            store, killed = run(objects, step, calls)
-            yield store
-            calls += 1
+    def found(states):
+        return sorted(set(map(read_newest, states)))
 
-    first, _ = run({}, 1)
-    second, _ = run(first.objects, 2)
-    once = list(kills(first.objects, 2))
-    twice = [later for store in once for later in kills(store.objects, 3)]
-    twice += [run(store.objects, 4, ranks)[0] for store in twice]
-    after = [run(store.objects, 3)[0] for store in once]
+    [[*_, first]] = kills([{}], 1)
+    [once] = kills([first], 2)
+    third = kills(once, 3)
+    twice = [objects for row in third for objects in row]
+    fourth = [row[-1] for row in kills(twice, 4, ranks)]
     return {
-        "readers find after a commit": read_newest(second),
-        "readers find after a kill": sorted(set(map(read_newest, once))),
-        "objects after two commits": len(second.objects),
+        "readers find after a commit": read_newest(once[-1]),
+        "readers find after a kill": found(once),
+        "objects after two commits": len(once[-1]),
         "readers and objects after a kill and another commit": sorted(
-            {(read_newest(store), len(store.objects)) for store in after}
+            {(read_newest(row[-1]), len(row[-1])) for row in third}
         ),
-        "readers find after a kill of each commit": sorted(set(map(read_newest, twice))),
+        "readers find after a kill of each commit": found(twice + fourth),
     }
 
 
@@ -220,6 +219,7 @@ IN_ORDER = (
 )
 commit = Exercise(
     right=commit_to,
+    asks=calls_of,
     play=play_commits,
     cases=(("one rank", (1,)), ("four ranks", (4,))),
     draw=lambda random: ("other ranks", (random.randint(2, 9),)),

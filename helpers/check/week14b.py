@@ -1,6 +1,7 @@
 """Exercises of week 14, second part: the dollars of a training, a policy for spot instances."""
 
 import math  # noqa: F401, for the slips
+from functools import cache
 
 from helpers.check import hidden
 from helpers.check.answers import short
@@ -60,6 +61,7 @@ CLUSTERS = (  # work, deadline, start, share, life: ticks
     ("spot is there 45 % of the time", (120, 180, 3, 0.45, 20)),
     ("a tight deadline", (120, 132, 3, 0.7, 30)),
 )
+CHOICES = (WAIT, SPOT, ON_DEMAND)
 MORE = 1.25  # a policy may cost so much of the better one of two usual policies
 
 
@@ -68,26 +70,44 @@ def seeds():
     return [(words, (*sizes, hidden.seed(0))) for words, sizes in CLUSTERS]
 
 
-def play_policy(solve, work, deadline, start, share, life, first) -> dict:
-    """Run a policy on traces that it has not seen."""
+def choices(solve, job, traces) -> tuple[str, list]:
+    """Run a policy on these traces: the first choice that is refused, and all choices."""
 
     def choose(now):
         choice = solve(now)
-        if choice not in (WAIT, SPOT, ON_DEMAND) or (choice == SPOT and not now.spot):
+        if choice not in CHOICES or (choice == SPOT and not now.spot):
             odd.append(f"{short(choice)} in tick {now.tick}, with now.spot = {now.spot}")
             return WAIT
-        return choice
+        return CHOICES[CHOICES.index(choice)]  # a plain text, whatever equals it
 
-    job, odd = Job(work=work, deadline=deadline, start=start), []
-    missed, cost, usual = 0, 0.0, {spot.greedy: 0.0, spot.uniform_progress: 0.0}
-    for seed in range(first, first + TRACES):
-        trace = spot.drawn(share, life, deadline, seed)
-        done = spot.run(choose, job, trace, PRICES)
-        missed, cost = missed + (done.finished is None), cost + done.cost
-        for policy in usual:
-            usual[policy] += spot.run(policy, job, trace, PRICES).cost
-    refused = odd[0] if odd else "no choice"
-    return {"refused": refused, "deadlines missed": missed, "cost": cost / min(usual.values())}
+    odd = []
+    runs = [spot.run(choose, job, trace, PRICES).choices for trace in traces]
+    return odd[0] if odd else "no choice", runs
+
+
+@cache
+def traces_of(job, share, life, first) -> tuple[list, float]:
+    """Traces, and what the better one of two usual policies costs on all of them."""
+    seeds = range(first, first + TRACES)
+    traces = [spot.drawn(share, life, job.deadline, seed) for seed in seeds]
+    costs = (
+        sum(spot.run(policy, job, trace, PRICES).cost for trace in traces)
+        for policy in (spot.greedy, spot.uniform_progress)
+    )
+    return traces, min(costs)
+
+
+def play_policy(ask, work, deadline, start, share, life, first) -> dict:
+    """Run a policy on traces that it has not seen."""
+    job = Job(work=work, deadline=deadline, start=start)
+    traces, usual = traces_of(job, share, life, first)
+    refused, rows = ask(job, traces)
+    runs = [
+        spot.run(lambda now, rest=rest: next(rest), job, trace, PRICES)
+        for rest, trace in zip(map(iter, rows), traces, strict=True)
+    ]
+    missed, cost = sum(run.finished is None for run in runs), sum(run.cost for run in runs)
+    return {"refused": refused, "deadlines missed": missed, "cost": cost / usual}
 
 
 def cheap_enough(trace, right, *arguments):
@@ -108,6 +128,7 @@ def never_late(now):
 
 spot_policy = Exercise(
     right=never_late,
+    asks=choices,
     play=play_policy,
     cases=seeds,
     free=("cost",),

@@ -12,7 +12,7 @@ import torch
 from helpers.check.traffic import Call
 from helpers.check.watch import Event
 from helpers.comm.mesh import Layout
-from helpers.plans.schedules import Action, Message
+from helpers.plans.schedules import Action, Message, Schedule
 from helpers.runtime.plain import LENGTH, decode, encode
 
 
@@ -21,7 +21,7 @@ def fields_of(value) -> dict:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-OWN = dict.fromkeys((Action, Message, Call, Event), fields_of)
+OWN = dict.fromkeys((Action, Message, Call, Event, Schedule), fields_of)
 OWN[Layout] = lambda layout: dict(zip(layout.axes, layout.shape, strict=True))
 LARGEST = 4 << 20  # bytes of an answer without its tensors: lists in lists take thirty times that
 

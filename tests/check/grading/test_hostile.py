@@ -1,5 +1,7 @@
 """Submissions that get a collective's result without building it from messages do not pass.
 
+Nor do those that look for what is right in their callers' frames, or change there what judges.
+
 A submission that fails on a rank ends its sandbox. So these catch the very error that they should
 get, and then return a wrong result: all of them need one sandbox.
 """
@@ -155,6 +157,49 @@ SUBMISSIONS = {  # the exercise's function, by what it does instead; words of th
         {RING}
             os._exit(0)
         """, "on one rank, your function has ended the process"),
+    "the numbers of one process": ("""
+        import os, sys
+        def zero_1(worker, params, numbers, make_optimizer, max_norm):
+            make_optimizer([params])
+            def step(gradients):
+                frame = sys._getframe()
+                while "exact" not in frame.f_locals:
+                    frame = frame.f_back or os._exit(7)
+                names = frame.f_locals
+                params[:numbers] = names["exact"][names["k"]]
+                return names["means"][names["k"]].norm().item()
+            return step
+        """, "with exit code 7"),
+    "another model of a step": ("""
+        import sys
+        from types import SimpleNamespace
+        from helpers.comm.layout import Layout
+        from helpers.simulate.plan import Plan
+        def better_plan():
+            names = sys._getframe(1).f_globals
+            names["step_time"] = lambda *_: SimpleNamespace(peak_bytes=0, seconds=0)
+            return Plan(layout=Layout(dp=64), sequences=512, tokens=2048)
+        """, "more than 80 GB"),
+    "another reader": ("""
+        import sys
+        def commit(store, step, shards):
+            names = sys._getframe(1).f_globals
+            names["read_newest"] = lambda store: f"step {store.get('newest').decode()}, whole"
+            for name, data in shards.items():
+                store.put(name, data)
+            store.put("newest", str(step).encode())
+        """, "no manifest"),
+    "another account": ("""
+        import sys
+        from types import SimpleNamespace
+        def spot_policy(now):
+            frame = sys._getframe()
+            while frame.f_code.co_name != "run":
+                frame = frame.f_back
+            done = SimpleNamespace(cost=1.0, finished=1, choices=["wait"] * 180)
+            frame.f_globals["Run"] = lambda **_: done
+            return "wait"
+        """, "deadlines missed 24"),
 }  # fmt: skip
 
 

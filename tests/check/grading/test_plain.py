@@ -12,7 +12,7 @@ from helpers.check.grading.plain import LENGTH, numbers_of, pack, unpack
 from helpers.check.traffic import Call
 from helpers.check.watch import Event
 from helpers.comm.mesh import Layout
-from helpers.plans.schedules import Action, Message
+from helpers.plans.schedules import Action, Message, gpipe
 from helpers.runtime.payload import CannotTravel
 from helpers.runtime.plain import encode
 
@@ -25,7 +25,7 @@ ACTION = Action("F", 1, 2)
         None,
         [1, 2.5, "three", True, (4,)],
         {"a": [ACTION, Message("send", 0, 1, 2, 3)], 3: (ACTION,)},
-        [Call("send", None, 8), Event("wait", "x", 3), Layout(dp=2, tp=4)],
+        [Call("send", None, 8), Event("wait", "x", 3), Layout(dp=2, tp=4), gpipe(2, 3)],
     ],
 )
 def test_back_as_it_was(value):
