@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import torch.distributed as dist
 
 from helpers.comm.ledger import Entry
-from helpers.comm.paced import PacedTransport
+from helpers.comm.paced import Link, PacedTransport
 from helpers.comm.transport import GroupTransport
 
 
@@ -31,15 +31,20 @@ def link_bytes(entries: Iterable[Entry], rank: int, local: int) -> dict[str, flo
 
 
 def paced_between(local: int, **pace) -> Callable[..., GroupTransport]:
-    """Return what makes the transport of a group: a paced link if the group leaves a node.
+    """Return what makes the transport of a group: paced if the group leaves a node.
+
+    All of them share this rank's one link to other nodes.
 
     Args:
         local: L.
         pace: alpha and bytes_per_second, as for PacedTransport.
     """
+    link = Link()
 
     def make(group: dist.ProcessGroup) -> GroupTransport:
         nodes = {rank // local for rank in dist.get_process_group_ranks(group)}
-        return PacedTransport(group, **pace) if len(nodes) > 1 else GroupTransport(group)
+        if len(nodes) == 1:
+            return GroupTransport(group)
+        return PacedTransport(group, link=link, **pace)
 
     return make

@@ -18,6 +18,12 @@ from helpers.measure.trace import Span, Trace
 REMEMBERED = 100_000  # calls
 
 
+class Link:
+    """What a rank sends on. Transports that share it send one call after another."""
+
+    free_at = 0.0  # seconds of time.perf_counter()
+
+
 class PacedTransport(GroupTransport):
     """A GroupTransport over a link of alpha seconds a call and so many bytes a second.
 
@@ -27,6 +33,7 @@ class PacedTransport(GroupTransport):
     Args:
         alpha: seconds for each call.
         bytes_per_second: of what each rank sends, by the ring formulas of `helpers.comm.volume`.
+        link: one of its own by default.
 
     Attributes:
         busy: planned seconds of all calls so far.
@@ -35,21 +42,28 @@ class PacedTransport(GroupTransport):
         calls: the last calls: (name, start, end) in planned seconds of `time.perf_counter`.
     """
 
-    def __init__(self, group=None, *, alpha: float = 0.0, bytes_per_second: float = float("inf")):
+    def __init__(
+        self,
+        group=None,
+        *,
+        alpha: float = 0.0,
+        bytes_per_second: float = float("inf"),
+        link: Link | None = None,
+    ):
         super().__init__(group)
         self.alpha, self.bytes_per_second = alpha, bytes_per_second
-        self.busy, self.exposed, self.free_at = 0.0, 0.0, 0.0
+        self.busy, self.exposed, self.link = 0.0, 0.0, link or Link()
         self.calls: deque[tuple[str, float, float]] = deque(maxlen=REMEMBERED)
 
     def paced(self, call: str, payload: int, work: Work, nbytes: float | None = None) -> Work:
         if nbytes is None:
             nbytes = sent(call, payload, self.size, backend="ring")
         seconds = self.alpha + nbytes / self.bytes_per_second
-        start = max(time.perf_counter(), self.free_at)
-        self.free_at = start + seconds
+        start = max(time.perf_counter(), self.link.free_at)
+        self.link.free_at = end = start + seconds
         self.busy += seconds
-        self.calls.append((call, start, self.free_at))
-        return Paced(self, work, self.free_at)
+        self.calls.append((call, start, end))
+        return Paced(self, work, end)
 
     def on(self, found: Trace) -> Trace:
         """A trace of this rank, with the planned calls of this link as its communication.

@@ -245,7 +245,6 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="python", help="or wikitext, or a file")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     code = main(parser.parse_args())
-    # Not in `main`: if a DDP that is still alive is the last owner of gloo's group, its end can
-    # wait forever for a thread that waits for Python's lock.
+    # Not in `main`: there a DDP still owns gloo's group, whose end could then wait for Python's lock.
     dist.destroy_process_group()
     sys.exit(code)

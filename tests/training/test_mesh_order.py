@@ -54,5 +54,5 @@ def test_gradients_or_rows_cross_the_nodes():
                     if m.axis in (crossing, "world") and m.what in PACED)  # fmt: skip
         planned_seconds[name] = paced / PACE
         assert [run["links"] for run in runs] == pytest.approx([paced / PACE] * 4)
-        assert all(run["seconds"] > 0 for run in runs)
+        assert all(run["seconds"] > 0.99 * run["links"] for run in runs)  # one link for a rank
     assert planned_seconds["D + E"] < planned_seconds["E + D"]  # an expert is larger than its rows
