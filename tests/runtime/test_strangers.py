@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -49,6 +50,8 @@ class Stage:
         self.until(lambda: all(process.pid for process in self.processes.ranks))
         self.others = list(range(1, workers))
         self.processes.signal(self.others, signal.SIGSTOP)
+        stopped = [psutil.Process(self.processes.ranks[rank].pid) for rank in self.others]
+        self.until(lambda: all(one.status() == psutil.STATUS_STOPPED for one in stopped))
         self.pid = self.processes.ranks[0].pid
         self.error = self.result = None
         self.thread = threading.Thread(target=self.call, daemon=True)
