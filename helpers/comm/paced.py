@@ -8,6 +8,7 @@ waits: what is left of a step's time shows how much of the messages the computat
 import time
 from collections import deque
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -103,6 +104,10 @@ class PacedTransport(GroupTransport):
         away = None if to is None else (sum(to) - to[self.rank]) * sent.itemsize
         work = super().all_to_all(received, sent, sizes)
         return self.paced("all_to_all", sent.nbytes, work, away)
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0):
+        work = Messages([], partial(super().broadcast, tensor, source))
+        self.paced("broadcast", tensor.nbytes, work).wait()
 
     def begin(self, send=None, to: int = 0, receive=None, source: int = 0) -> list[Work]:
         """Start two messages: the link carries both ways at once, so the larger one counts."""

@@ -32,6 +32,7 @@ def calls(worker):
         *transport.begin(to, transport.right, came, transport.left),
     ]
     assert transport.begin() == []
+    transport.broadcast(own, 1)
     for work in works:
         work.wait()
     return {
@@ -71,6 +72,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(GroupTransport, "__init__", init)
     for name in ("all_reduce", "maximum", "all_gather", "reduce_scatter", "all_to_all"):
         monkeypatch.setattr(GroupTransport, name, lambda *_: arrives_at(now.arrival))
+    monkeypatch.setattr(GroupTransport, "broadcast", lambda *_: None)
     monkeypatch.setattr(GroupTransport, "begin", lambda *_: [arrives_at(now.arrival)] * 2)
     now.arrival = 0.0
     return now
@@ -119,6 +121,8 @@ def test_the_plan_of_a_link_by_hand(clock):
     link.begin(None, 0, torch.ones(4), 1)
     link.begin(torch.ones(2), 0)
     assert [end for _, _, end in list(link.calls)[-2:]] == [98.5, 100]
+    link.broadcast(every)  # 16 bytes along a chain: 2.5 s
+    assert (link.calls[-1], clock.time) == (("broadcast", 100, 102.5), 102.5)
 
 
 def test_a_link_has_no_limits_unless_you_choose(clock):
