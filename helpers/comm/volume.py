@@ -82,8 +82,8 @@ def children(place: int, ranks: int) -> int:
 def path(call: str, payload: int, ranks: int, *, backend: str = "gloo") -> tuple[int, float]:
     """(messages, bytes) of the slowest rank: messages one after another, and their bytes.
 
-    A broadcast by a binomial tree takes ceil(log2 N) steps of the whole payload. A send is one
-    message.
+    A broadcast by a binomial tree takes ceil(log2 N) steps of the whole payload. A chain passes on
+    pieces of it: the last rank gets them N-1 messages later. A send is one message.
 
     Raises:
         ValueError: no such call.
@@ -91,6 +91,8 @@ def path(call: str, payload: int, ranks: int, *, backend: str = "gloo") -> tuple
     last, share = ranks - 1, payload / ranks
     if call in ("send", "recv"):
         return 1, float(payload)
+    if call in ("broadcast", "reduce") and backend != "gloo":  # chains
+        return last, float(payload if last else 0)
     if call in ("broadcast", "barrier"):
         steps = last.bit_length()
         return steps, float(payload * steps) if call == "broadcast" else 0.0

@@ -81,6 +81,7 @@ def test_the_way_through_an_algorithm(call, messages, size):
 def test_a_ring_needs_half_of_gloos_reduce_scatter():
     assert path("reduce_scatter", 1000, 4, backend="nccl") == (3, 750)
     assert path("all_reduce", 1000, 4, backend="nccl") == (6, 1500)
+    assert path("reduce", 1000, 4, backend="nccl") == (3, 1000)  # a chain
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (9, 4)])

@@ -94,8 +94,7 @@ def test_one_node_is_a_ring(call, algorithm, gpus):
     assert (rail.messages, rail.bytes) == (0, 0)
     most = max(sent(call, 1000, gpus, rank=rank, backend="nccl") for rank in range(gpus))
     assert inside.bytes == approx(most)
-    if call != "broadcast":  # gloo's has another way there
-        assert inside.messages == path(call, 1000, gpus, backend="nccl")[0]
+    assert path(call, 1000, gpus, backend="nccl") == (inside.messages, approx(most))
 
 
 @pytest.mark.parametrize(("call", "algorithm"), RINGS)
