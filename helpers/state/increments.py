@@ -37,12 +37,12 @@ class Increments:
 
     Attributes:
         last: the folder of the last checkpoint; None: the next save writes everything.
-        known: part of a tensor -> its checksum, and where it is.
+        known: part of a tensor -> its checksum, dtype and shape, and where it is.
     """
 
     def __init__(self):
         self.last: Path | None = None
-        self.known: dict[object, tuple[int, WriteResult]] = {}
+        self.known: dict[object, tuple[tuple, WriteResult]] = {}
 
     def done(self, path: Path, writer: "Writer"):
         """The writer's checkpoint is whole, under this name."""
@@ -55,7 +55,7 @@ class Writer(dcp.FileSystemWriter):
     def __init__(self, folder: Path, before: Increments, **options):
         super().__init__(folder, **options)
         self.folder, self.before = folder, before
-        self.found: dict[object, tuple[int, WriteResult]] = {}
+        self.found: dict[object, tuple[tuple, WriteResult]] = {}
 
     def prepare_global_plan(self, plans):
         """Give the new files names of their own: writing to a linked file would change it."""
@@ -64,7 +64,8 @@ class Writer(dcp.FileSystemWriter):
         return [replace(p, storage_data=name) for p, name in zip(plans, named, strict=True)]
 
     def write_data(self, plan, planner):
-        sums = {item.index: seal.checksum(planner.resolve_data(item)) for item in plan.items}
+        data = {item.index: planner.resolve_data(item) for item in plan.items}
+        sums = {index: (seal.checksum(x), x.dtype, x.shape) for index, x in data.items()}
         linked, same, changed = {}, [], []
         for item in plan.items:
             known, result = self.before.known.get(item.index, (None, None))

@@ -14,10 +14,13 @@ from helpers.parallel.trainer import Recipe
 from helpers.parallel.transform import plain
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.runtime.launch import launch
-from helpers.state import seal
+from helpers.state import checkpoint, seal
+from helpers.state.all_parts import AllParts
 from helpers.state.background import Background
 from helpers.state.increments import Increments
+from helpers.state.part import Part
 
+ROW = torch.arange(4.0).view(4, 1)
 TINY = GPTConfig(vocab=16, context=8, width=64, layers=2, heads=2)
 
 
@@ -98,6 +101,17 @@ def test_an_older_file_that_is_not_as_it_was_is_not_linked(tmp_path, trouble, an
     seal.verify(new)
     assert (written(new) > 0.9 * size) == anew
     assert Single(TINY, 1).restore(new) == {}
+
+
+@pytest.mark.parametrize("other", [ROW.view(torch.int32), ROW.view(1, 4)], ids=["dtype", "shape"])
+def test_the_same_bytes_may_be_another_tensor(tmp_path, other):
+    increments = Increments()
+    for name, value in (("old", ROW), ("new", other)):
+        parts = AllParts([{"w": Part(name="w", shape=tuple(value.shape), holders=(0,))}])
+        checkpoint.save(tmp_path / name, None, parts, {"w": value}, increments=increments)
+    found = torch.zeros_like(other)
+    checkpoint.load(tmp_path / "new", None, parts, {"w": found})
+    assert torch.equal(found, other)
 
 
 def test_a_save_that_fails_does_not_count(tmp_path, monkeypatch):
