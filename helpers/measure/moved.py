@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # They do not read what they change, or what the result is like; memory alone is not written.
 OVERWRITE = re.compile(r"::(_foreach_)?(copy|zero|fill|normal|uniform|bernoulli|random)_$")
 MAKES = re.compile(r"::new_|_like$")
+ROWS = re.compile(r"::(embedding|index|index_select|gather|take)$")  # of their first tensor
 ALLOCATES = re.compile(r"::(new_)?empty|::resize_$")
 
 
@@ -80,6 +81,9 @@ class Counter(TorchDispatchMode):
         elif MAKES.search(schema.name):
             unread = given.keys()
         read = [x for name in given.keys() - unread for x in tensors(given[name])]
+        if ROWS.search(schema.name):  # as many numbers as they return
+            read = [x for x in read if x is not args[0]]
+            read.append(min(args[0], result, key=lambda x: x.nbytes))
         made = [] if changed else tensors(result)
         moves = not function.is_view and schema.name != "aten::_unsafe_view"
         moves &= not ALLOCATES.search(schema.name)

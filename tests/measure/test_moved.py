@@ -5,6 +5,7 @@ import torch
 
 from helpers.measure.moved import moved_by
 
+ROWS = torch.tensor([3])
 A, B, OUT = (torch.ones(10) for _ in range(3))
 
 
@@ -29,6 +30,8 @@ A, B, OUT = (torch.ones(10) for _ in range(3))
         (lambda: torch.randn_like(A).normal_(), 0, 80),
         (lambda: torch.empty_like(A), 0, 0),
         (lambda: torch._foreach_zero_([A, B]), 0, 80),
+        (lambda: torch.embedding(A.view(5, 2), ROWS), 8 + 8, 8),  # a row of five, and its index
+        (lambda: A[ROWS.expand(20)], 40 + 20 * 8, 20 * 4),  # at most the whole table
     ],
 )
 def test_an_operator(call, read, written):
