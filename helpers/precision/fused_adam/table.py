@@ -5,7 +5,8 @@ that belongs to the model (tied weights, views, shards), and autograd puts each 
 likes. Pointers leave every tensor where it is. They cost 64 bytes for a tensor and 8 for a block.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -32,35 +33,30 @@ class Table:
         rows: int64, (tensors, 8).
         hyper: float64, (8,): the numbers of the group.
         blocks: int32, (programs, 2): the row of the tensor, and the block's number in the tensor.
-        uploads: how many times rows and hyper were copied to the device.
+        uploads: how many times one of them was copied to the device.
     """
 
     def __init__(self, device: torch.device, block: int):
         self.device, self.block = device, block
-        self.uploads = 0
-        self._lengths, self._words = None, None
+        self.uploads, self._last = 0, {}
 
     def fill(self, hyper: Sequence[float], tensors: Sequence[Tensors]):
-        """Write the table. What has not changed since the last call stays on the device.
-
-        A copy from pinned memory, on the stream of the kernels: the CPU does not wait for the GPU.
-        """
+        """Write the table. What has not changed since the last call stays on the device."""
         lengths = [own.parameter.numel() for own in tensors]
-        pinned = self.device.type == "cuda"
-        if lengths != self._lengths:
-            host = blocks(lengths, self.block)
-            host = host.pin_memory() if pinned else host
-            self.blocks = host.to(self.device, non_blocking=True)
-            self._lengths = lengths
-        words = (list(hyper), [word for own in tensors for word in row(own)])
-        if words != self._words:
-            host = torch.empty(WORDS * (1 + len(tensors)), dtype=torch.int64, pin_memory=pinned)
-            host[:WORDS].view(torch.float64)[:] = torch.tensor(words[0], dtype=torch.float64)
-            host[WORDS:] = torch.tensor(words[1])
-            whole = host.to(self.device, non_blocking=True)
-            self.hyper = whole[:WORDS].view(torch.float64)
-            self.rows = whole[WORDS:].view(-1, WORDS)
-            self._words = words
+        self._send("blocks", lengths, partial(blocks, block=self.block))
+        self._send("hyper", list(hyper), partial(torch.tensor, dtype=torch.float64))
+        self._send("rows", [row(own) for own in tensors], torch.tensor)
+
+    def _send(self, name: str, new: list, make: Callable[[list], torch.Tensor]):
+        """Copy a part that has changed: from pinned memory, on the stream of the kernels.
+
+        So the CPU does not wait for the GPU.
+        """
+        if new != self._last.get(name):
+            host = make(new)
+            host = host.pin_memory() if self.device.type == "cuda" else host
+            setattr(self, name, host.to(self.device, non_blocking=True))
+            self._last[name] = new
             self.uploads += 1
 
 
