@@ -11,7 +11,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.comm.transport import GroupTransport
-from helpers.parallel.libraries.strategy import Library, Loss, expect, like
+from helpers.parallel.libraries.strategy import Library, Loss, expect
+from helpers.parallel.owners.local import like
+from helpers.parallel.world import copied
 from helpers.state.facts import exchange
 
 
@@ -122,4 +124,4 @@ class TorchZeroRedundancy(TorchDataParallel):
             p.copy_(state["model"][name])
             if name in self.own and name in state["optimizer"]:
                 slots = state["optimizer"][name]
-                inner.state[p] = {slot: like(value, p) for slot, value in slots.items()}
+                inner.state[p] = {k: like(p, k, copied(v)) for k, v in slots.items()}

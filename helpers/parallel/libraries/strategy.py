@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
 from helpers.data.batch import Batch
 from helpers.models.initialization import build
 from helpers.parallel.optimizer import OptimizerConfig, set_lr
-from helpers.parallel.owners.local import by_device
+from helpers.parallel.owners.local import by_device, like
 from helpers.parallel.strategy import Step, Strategy, check_batch, check_start
-from helpers.parallel.world import GlobalSum
+from helpers.parallel.world import GlobalSum, copied
 from helpers.state.all_parts import AllParts
 from helpers.state.part import Part
 from helpers.state.placing import whole as place_whole
@@ -192,9 +192,9 @@ class Library(Strategy):
     def put(self, state: Mapping):
         self.optimizer.state.clear()
         for name, p in self.parameters.items():
-            p.copy_(like(state["model"][name].to(p.dtype), p))
+            p.copy_(like(p, "", state["model"][name]))
             if slots := state["optimizer"].get(name):
-                self.optimizer.state[p] = {slot: like(value, p) for slot, value in slots.items()}
+                self.optimizer.state[p] = {k: like(p, k, copied(v)) for k, v in slots.items()}
 
     def stored(self):
         """Everything, whole on every rank."""
@@ -224,16 +224,6 @@ def whole(value: torch.Tensor) -> torch.Tensor:
 def local(value):
     """This rank's tensor of a DTensor; anything else as it is."""
     return value.to_local() if isinstance(value, DTensor) else value
-
-
-def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A copy of a whole tensor, if it has the parameter's shape with its dtype and placement."""
-    if value.dim() and value.shape == parameter.shape:
-        value = value.to(parameter.dtype)
-    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
-        return value.clone()
-    # a copy: where all ranks hold all of it, the result would share its memory
-    return distribute_tensor(value.clone(), parameter.device_mesh, parameter.placements)
 
 
 class WrongWrapper(TypeError):

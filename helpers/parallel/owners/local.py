@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import torch
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
 from helpers.comm.mesh import Mesh
@@ -46,11 +47,12 @@ class Local:
         world: the parts of the values, over all ranks.
         groups: the process groups of pending sums, by their ranks.
         replicas_of: name of a parameter -> the ranks along `sums` that hold it too; () if none do.
-        lossy, bound: as for Strategy.
+        lossy, bound, unsaved: as for Strategy.
     """
 
     wants: frozenset[str] = frozenset()
     lossy: str = ""
+    unsaved: str = ""
     bound: float = 0.0
 
     def __init__(
@@ -214,11 +216,17 @@ def said_by(transports: Iterable[GroupTransport]) -> tuple[str, float]:
 
 
 def like(master: torch.Tensor, slot: str, value):
-    """The value with the master's device; a moment with its dtype, too, as PyTorch loads it."""
+    """The value with the master's device; a moment as the master: its dtype, as PyTorch loads it.
+
+    A whole moment of a DTensor gets its placements.
+    """
     if not isinstance(value, torch.Tensor):
         return value
     moment = slot != "step" and value.shape == master.shape
-    return value.to(master.device, master.dtype if moment else value.dtype)
+    value = value.to(master.device, master.dtype if moment else value.dtype)
+    if not moment or not isinstance(master, DTensor):
+        return value
+    return distribute_tensor(value, master.device_mesh, master.placements)
 
 
 def by_device(kinds: Mapping[str, list]) -> dict[tuple[str, str], int]:
