@@ -72,6 +72,33 @@ class OptimizerConfig:
             return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, fused=True)
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
+    def expect(self, kept: Mapping[str, Mapping], shapes: Mapping[str, tuple[int, ...]], device):
+        """Check that a state is of this rule: it has what a step needs. A step of nothing tells.
+
+        Args:
+            kept: by plain name; a parameter may have no state.
+            shapes: of all parameters, by plain name.
+
+        Raises:
+            ValueError: a slot is missing.
+        """
+        if not any(kept.values()):
+            return
+        empty = {n: torch.zeros([0] * len(s), device=device) for n, s in shapes.items()}
+        for tensor in empty.values():
+            tensor.grad = torch.zeros_like(tensor)
+        optimizer = self.make(
+            empty, {n: Part(name=n, shape=s, holders=(0,)) for n, s in shapes.items()}
+        )
+        optimizer.step()
+        for name, slots in kept.items():
+            if slots and (missing := optimizer.state[empty[name]].keys() - slots.keys()):
+                raise ValueError(
+                    f"the optimizer's state of {name} was saved with another rule: it has "
+                    f"{', '.join(sorted(slots))}, and the rule {self.rule!r} needs "
+                    f"{', '.join(sorted(missing))}. Use the rule of the checkpoint"
+                )
+
     def factor(self, norm: torch.Tensor) -> torch.Tensor | None:
         """Compute the factor that clips gradients of this norm to `clip`.
 

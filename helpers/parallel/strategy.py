@@ -13,6 +13,7 @@ import torch
 
 from helpers.comm.mesh import Mesh
 from helpers.data.batch import Batch, Examples
+from helpers.parallel.optimizer import OptimizerConfig
 from helpers.state import checkpoint
 from helpers.state.accept import accept
 from helpers.state.all_parts import AllParts
@@ -79,8 +80,11 @@ class Strategy(ABC):
         mesh: the ranks; None for a single process.
         model, optimizer: this rank's own, for `memory_of`: a Module or a list of Modules, and a
             torch optimizer.
+        rule, device: of the updates.
         shapes: of all of the model's parameters, by plain name.
         lossy: why results differ from one process beyond rounding; "" for an exact strategy.
+        unsaved: what a checkpoint does not have, so that training from it on is not what it would
+            have been without a stop; "" for nothing.
         bound: the maximum distance of a lossy strategy from one process: the norm of the
             parameters' difference, over the norm of one process's total update. A strategy that
             does not train at all has the distance 1, so the bound is below 1.
@@ -88,12 +92,15 @@ class Strategy(ABC):
 
     model: torch.nn.Module | list[torch.nn.Module]
     optimizer: torch.optim.Optimizer
+    rule: OptimizerConfig
+    device: torch.device
     shapes: Mapping[str, tuple[int, ...]]
     world_size: int = 1
     mesh: Mesh | None = None
     data_rank: int = 0
     data_size: int = 1
     lossy: str = ""
+    unsaved: str = ""
     bound: float = 0.0
 
     @abstractmethod
@@ -131,10 +138,11 @@ class Strategy(ABC):
 
         Raises:
             ValueError: a name is missing or unknown; a tensor has another shape, or a number that
-                is not finite.
+                is not finite; the optimizer's state is of another rule.
         """
         rank, _, tell = checkpoint.everyone(self.mesh)
         checkpoint.together(lambda: accept(state, self.shapes), tell)
+        checkpoint.together(lambda: self.expect_rule(state["optimizer"]), tell)
         if rank == 0 and not any(state["optimizer"].values()):
             self.tell_anew("the state")
         self.put(state)
@@ -146,6 +154,9 @@ class Strategy(ABC):
             return
         text = f"{where} has no state of the optimizer: moments and step count start anew"
         warnings.warn(text, stacklevel=3)
+
+    def expect_rule(self, kept: Mapping[str, Mapping]):
+        self.rule.expect(kept, self.shapes, self.device)
 
     @abstractmethod
     def put(self, state: Mapping):
@@ -191,7 +202,7 @@ class Strategy(ABC):
             ValueError: as for `load`. The warning, too, is as for `load`.
         """
         parts, tensors, _ = self.stored()
-        moments = checkpoint.load(folder, self.mesh, parts, tensors)
+        moments = checkpoint.load(folder, self.mesh, parts, tensors, self.expect_rule)
         rank, _, tell = checkpoint.everyone(self.mesh)
         if not any(tell(any(moments.values()))) and rank == 0:
             self.tell_anew(str(folder))

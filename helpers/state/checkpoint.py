@@ -121,11 +121,18 @@ def not_saved(path: str | PathLike, error: BaseException) -> BaseException:
 
 @torch.no_grad()
 def load(
-    path: str | PathLike, mesh: Mesh | None, parts: AllParts, local: Mapping[str, torch.Tensor]
+    path: str | PathLike,
+    mesh: Mesh | None,
+    parts: AllParts,
+    local: Mapping[str, torch.Tensor],
+    check: Callable[[Kept], None] = lambda kept: None,
 ) -> dict[str, dict[str, object]]:
     """Read a checkpoint into this rank's tensors, in place, cast to their dtype.
 
     Every rank of the world calls it. The layout may differ from the layout that was saved.
+
+    Args:
+        check: of the optimizer state by plain name, which it refuses by a ValueError.
 
     Returns:
         This rank's optimizer state, {key: {slot: value}}, in the dtype that was saved.
@@ -156,6 +163,7 @@ def load(
         for key, value in read_tensors(f"optimizer.{slot}.", storage, reader, contents).items():
             kept.setdefault(key, {})[slot] = value
     together(lambda: all_finite(own, found, kept), tell)
+    together(lambda: check({own[key].name: slots for key, slots in kept.items()}), tell)
     for key, value in found.items():
         local[key].copy_(value)
     return kept

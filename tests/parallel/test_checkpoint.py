@@ -158,13 +158,15 @@ def loads_of(worker, strategy, sizes, folder):
     double = lambda t: t.double() if t.dim() else t  # noqa: E731
     bad = {**good["model"], name: good["model"][name].clone()}
     bad[name].view(-1)[-1] = math.nan
+    sgd = {name: {"momentum_buffer": value} for name, value in good["model"].items()}
     last = worker.rank == worker.world_size - 1
     found = {
         "a third layer": said(lambda: trained.load(deeper if last else good)),
         "NaN": said(lambda: trained.load({**good, "model": bad} if last else good)),
         "nothing": said(lambda: trained.load({} if last else good)),
+        "another rule": said(lambda: trained.load({**good, "optimizer": sgd} if last else good)),
     }
-    for odd in ("deeper", "nan"):
+    for odd in ("deeper", "nan", "sgd"):
         found[f"checkpoint: {odd}"] = said(lambda odd=odd: trained.restore(f"{folder}/{odd}"))
     unchanged = apart(trained.full_state()["model"], good["model"])
     found["fits"] = said(lambda: trained.load(tree_map(double, good)))
@@ -181,6 +183,9 @@ def loaded(tmp_path_factory):
     """Number of ranks -> for each rank, what its loads say."""
     folder = tmp_path_factory.mktemp("checkpoints")
     Single(DEEPER, 0).save(folder / "deeper")
+    other = Single(CONFIG, 0, optimizer=OptimizerConfig(rule="sgd"))
+    other.step(random_batch(0, 4, CONFIG.context, CONFIG.vocab))
+    other.save(folder / "sgd")
     one = Single(CONFIG, 0)
     one.save(folder / "new")
     with torch.no_grad():
@@ -200,6 +205,8 @@ def test_what_does_not_fit_is_refused_on_every_rank(case, loaded):
         assert "a state is {" in found["nothing"]
         assert "nearest name is blocks." in found["checkpoint: deeper"]
         assert "attention.out.weight has NaN or infinite numbers" in found["checkpoint: nan"]
+        for how in ("another rule", "checkpoint: sgd"):
+            assert "has momentum_buffer, and the rule 'adamw' needs exp_avg, exp_" in found[how]
         assert unchanged == 0
         assert found["fits"] == ""
         for how in ("anew", "checkpoint: anew"):
