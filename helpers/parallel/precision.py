@@ -19,10 +19,11 @@ class Plain:
     """Use one format for everything. The optimizer updates the parameters themselves.
 
     Attributes:
-        lossy, bound: as for Strategy.
+        lossy, bound, unsaved: as for Strategy.
     """
 
     lossy: str = ""
+    unsaved: str = ""
     bound: float = 0.0
 
     def start(self) -> Self:
@@ -171,6 +172,8 @@ class EmulatedFp8(Mixed):
     Raises:
         ValueError: from a Trainer, if its layers are tensor-parallel.
     """
+
+    unsaved = "the histories of magnitudes"
 
     @property
     def lossy(self) -> str:

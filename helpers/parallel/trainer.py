@@ -149,6 +149,7 @@ class Trainer(Strategy):
         self.balance = Balance(self.model, self.owner, self.groups)
         lossy = [seam for seam in (self.precision, self.owner) if seam.lossy]
         self.lossy = ", and ".join(seam.lossy for seam in lossy)
+        self.unsaved = self.precision.unsaved or self.owner.unsaved
         self.bound = max((seam.bound for seam in lossy), default=0.0)
 
     @property

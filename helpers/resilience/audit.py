@@ -29,7 +29,7 @@ def check_checkpoints(
         make: a new strategy, as the run's.
         batch_of: the batch of update 0, 1, ….
     """
-    found, whole = [], {}
+    found, whole, zeros = [], {}, {}
     every = (path for path in folder.glob("step_*") if not path.name.endswith(WRITING))
     for path in sorted(every, key=age):
         try:
@@ -56,16 +56,22 @@ def check_checkpoints(
             found.append(f"{name} says that it was saved after {updates} updates")
         empty = [n for n, v in flat(states[name][1]["optimizer"]).items() if not v.any()]
         if empty and updates:
-            found.append(f"{name} has no numbers in {some(empty)}")
+            zeros[name] = f"{name} has no numbers in {some(empty)}"
         strategy.close()
     named = folder / LATEST
     newest = list(whole)[-1]
     if named.exists() and (name := named.read_text().strip()) != newest:
         why = "is older than" if name in whole else "is no whole checkpoint; the newest is"
         found.append(f"`{LATEST}` names {name}, which {why} {newest}")
+    if strategy.unsaved and len(states) > 1:
+        found.append(f"the numbers were not compared: no checkpoint has {strategy.unsaved}")
+        states = {}
     for before, after in itertools.pairwise(states):
-        found += compared(whole[before], states[before], after, states[after], make, batch_of)
-    return found
+        wrong = compared(whole[before], states[before], after, states[after], make, batch_of)
+        found += wrong
+        if not wrong:  # training has these zeros, too
+            zeros = {name: text for name, text in zeros.items() if name not in (before, after)}
+    return [*zeros.values(), *found]
 
 
 def compared(

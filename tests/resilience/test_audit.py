@@ -1,14 +1,18 @@
 """Each mistake in saving is found and named; honest checkpoints are not accused."""
 
 import shutil
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from helpers.comm.mesh import Layout
-from helpers.data.batch import copying_batch
+from helpers.data.batch import IGNORED, copying_batch
 from helpers.models.gpt import GPTConfig
+from helpers.parallel.offload.delay import Delayed, delayed
+from helpers.parallel.precision import EmulatedFp8, Mixed
 from helpers.parallel.trainer import Recipe
 from helpers.parallel.zero.stage3 import Zero3
 from helpers.resilience.audit import LATEST, check_checkpoints, differing
@@ -69,6 +73,26 @@ def test_each_lie_is_found_and_honest_runs_are_not_accused(lie, tmp_path, honest
         assert FOUND[lie] in found
         others = {text for name, text in FOUND.items() if name != lie}
         assert not others & set(found)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "lacks"),
+    [
+        (Recipe(), ""),
+        (Recipe(precision=EmulatedFp8()), EmulatedFp8.unsaved),
+        (Recipe(owner=delayed(), precision=Mixed(torch.float64)), Delayed.unsaved),
+    ],
+    ids=["gradients of zero", "fp8", "delayed"],
+)
+def test_honest_runs_that_look_odd(recipe, lacks, tmp_path):
+    def batches(k):
+        batch = batch_of(k)
+        return batch if lacks else replace(batch, targets=torch.full_like(batch.targets, IGNORED))
+
+    given = tmp_path, partial(recipe, TINY, 0), batches
+    plant(None, *given)
+    why = f"the numbers were not compared: no checkpoint has {lacks}"
+    assert check_checkpoints(*given) == ([why] if lacks else [])
 
 
 def test_other_ways_to_lie(tmp_path):

@@ -25,6 +25,7 @@ class Delayed(OnThread):
     """
 
     warm_up: int
+    unsaved = "the parameters before the last update, of which the next step's gradients are"
 
     def __init__(self, model, parts, mesh, *, rule, **seams):
         super().__init__(model, parts, mesh, rule=rule, **seams)
