@@ -8,7 +8,7 @@ or in buckets. So a message contains a run of the layers whose gradients are not
 sizes tell which run.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -97,16 +97,10 @@ class Pending:
     Args:
         units: layer -> its trained parameters -> numbers.
         padding: parameter -> the most numbers by which a library may pad it.
-        cut: the parameters of which the rank has a part. Its sums may be over fewer ranks.
     """
 
-    def __init__(
-        self,
-        units: Mapping[str, Mapping[str, int]],
-        padding: Mapping[str, int],
-        cut: Collection[str] = (),
-    ):
-        self.units, self.padding, self.cut = units, padding, cut
+    def __init__(self, units: Mapping[str, Mapping[str, int]], padding: Mapping[str, int]):
+        self.units, self.padding = units, padding
         self.waiting: dict[str, dict[str, int]] = {}  # layer -> parameters, in the backward's order
 
     def begin(self, unit: str):
@@ -141,21 +135,12 @@ class Pending:
     def runs(self) -> Iterator[tuple[list[tuple[str, str]], bool]]:
         """Yield what a message may contain: whole layers, then the first parameters.
 
-        Each is a list of (layer, parameter), and whether it consists of whole layers. All cut
-        parameters may be left out, or all others.
+        Each is a list of (layer, parameter), and whether it consists of whole layers.
         """
-        every = [[(unit, name) for name in own] for unit, own in self.waiting.items() if own]
-        yield from runs_of(every)
-        for cut in (True, False) if self.cut else ():
-            some = [[pair for pair in own if (pair[1] in self.cut) == cut] for own in every]
-            yield from runs_of([own for own in some if own])
-
-
-def runs_of(layers: list[list[tuple[str, str]]]) -> Iterator[tuple[list[tuple[str, str]], bool]]:
-    """The neighbouring layers, and then the first parameters, of these layers."""
-    for length in range(1, len(layers) + 1):
-        for first in range(len(layers) - length + 1):
-            yield [pair for layer in layers[first : first + length] for pair in layer], True
-    flat = [pair for layer in layers for pair in layer]
-    for last in range(1, len(flat) + 1):
-        yield flat[:last], False
+        layers = [[(unit, name) for name in own] for unit, own in self.waiting.items() if own]
+        for length in range(1, len(layers) + 1):
+            for first in range(len(layers) - length + 1):
+                yield [pair for layer in layers[first : first + length] for pair in layer], True
+        flat = [pair for layer in layers for pair in layer]
+        for last in range(1, len(flat) + 1):
+            yield flat[:last], False

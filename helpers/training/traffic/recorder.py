@@ -60,14 +60,13 @@ class Recorder:
         }
         trained = {
             unit.name: {
-                name: min(p.numel(), self.sizes[name])
+                name: self.sizes[name]
                 for name, p in unit.parameters.items()
                 if p.requires_grad and name in self.sizes
             }
             for unit in found
         }
-        cut = {n for own in trained.values() for n, size in own.items() if size < self.sizes[n]}
-        self.pending = Pending(trained, self.spare, cut)
+        self.pending = Pending(trained, self.spare)
         self.running: list[str] = []  # layers whose forward is running, outer before inner
         self.depth = 0  # of calls of the whole model
         self.passes = 0  # forwards of the whole model that have begun
@@ -132,20 +131,11 @@ class Recorder:
             one.kind = "other"
         elif names := self.gathered(self.values, one, numbers):
             one.kind, one.names = "parameters", names
-        elif one.entry.call in COPIES or self.mirrors(one):
-            pass
-        elif taken := self.pending.take(numbers):
+        elif one.entry.call not in COPIES and (taken := self.pending.take(numbers)):
             one.kind = "gradients"
             one.names = {name: size for own in taken.values() for name, size in own.items()}
         if one.kind:
             one.content = None
-
-    def mirrors(self, one: Seen) -> bool:
-        """Whether this layer's forward has sent such a message, too: of activations."""
-        own = one.entry, one.during, "forward", ""
-        return one.where == "backward" and any(
-            (o.entry, o.during, o.where, o.kind) == own for o in self.seen
-        )
 
     def gathered(self, values: Fingerprints, one: Seen, numbers: int) -> dict[str, float]:
         """How many numbers of each parameter a gather of this size contains; {} for no gather.

@@ -191,27 +191,6 @@ def test_norms_of_ones_are_known_by_their_size_and_the_largest_fits():
     assert one.kind != "parameters"  # no sum is a gather
 
 
-def test_a_part_of_a_layer_and_its_tokens_are_told_apart():
-    """The rank has 4 of 12 numbers of the weight. Its backward sends the 4 tokens back first."""
-    model = nn.Sequential(nn.Linear(2, 2, bias=False))
-    recorder = Recorder(units(model), {"0.weight": torch.rand(6, 2)}, ranks=1)
-    tokens, gradients = (entry(call, 4, ranks=1) for call in ("all_to_all", "all_reduce"))
-
-    def send(_):
-        recorder.backward_begins("0")
-        for one in (tokens, gradients):
-            recorder.saw(one, [torch.rand(4)])
-
-    recorder.begins("0")
-    recorder.saw(tokens, [torch.rand(4)])
-    recorder.ends("0")
-    y = torch.ones(3, requires_grad=True) * 2
-    y.register_hook(send)
-    y.sum().backward()
-    made = recorder.messages(Fingerprints({"0.weight": torch.rand(6, 2)}))
-    assert [m.kind for m in made] == ["activations", "activations", "gradients"]
-
-
 @pytest.mark.parametrize(
     ("call", "kind", "name"),
     [
