@@ -99,7 +99,7 @@ def spin_in_c(seconds: float):
     began, some = time.perf_counter(), 100_000
     hashlib.pbkdf2_hmac("sha256", b"", b"", some)
     rate = some / (time.perf_counter() - began)
-    hashlib.pbkdf2_hmac("sha256", b"", b"", int(rate * seconds))
+    hashlib.pbkdf2_hmac("sha256", b"", b"", min(int(rate * seconds), 2**31 - 1))
 
 
 def record_of_nccl(**pending):
