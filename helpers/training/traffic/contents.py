@@ -8,7 +8,7 @@ or in buckets. So a message contains a run of the layers whose gradients are not
 sizes tell which run.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 
@@ -97,10 +97,16 @@ class Pending:
     Args:
         units: layer -> its trained parameters -> numbers.
         padding: parameter -> the most numbers by which a library may pad it.
+        cut: the parameters of which the rank has a part. Its sums may be over fewer ranks.
     """
 
-    def __init__(self, units: Mapping[str, Mapping[str, int]], padding: Mapping[str, int]):
-        self.units, self.padding = units, padding
+    def __init__(
+        self,
+        units: Mapping[str, Mapping[str, int]],
+        padding: Mapping[str, int],
+        cut: Collection[str] = (),
+    ):
+        self.units, self.padding, self.cut = units, padding, cut
         self.waiting: dict[str, dict[str, int]] = {}  # layer -> parameters, in the backward's order
 
     def begin(self, unit: str):
@@ -135,12 +141,16 @@ class Pending:
     def runs(self) -> Iterator[tuple[list[tuple[str, str]], bool]]:
         """Yield what a message may contain: whole layers, then the first parameters.
 
-        Each is a list of (layer, parameter), and whether it consists of whole layers.
+        Each is a list of (layer, parameter), and whether it consists of whole layers. All cut
+        parameters may be left out, or all others.
         """
-        layers = [[(unit, name) for name in own] for unit, own in self.waiting.items() if own]
-        for length in range(1, len(layers) + 1):
-            for first in range(len(layers) - length + 1):
-                yield [pair for layer in layers[first : first + length] for pair in layer], True
-        flat = [pair for layer in layers for pair in layer]
-        for last in range(1, len(flat) + 1):
-            yield flat[:last], False
+        every = [[(unit, name) for name in own] for unit, own in self.waiting.items()]
+        for kept in ((True, False), (True,), (False,)) if self.cut else ((False,),):
+            layers = [[pair for pair in own if (pair[1] in self.cut) in kept] for own in every]
+            layers = [own for own in layers if own]
+            for length in range(1, len(layers) + 1):
+                for first in range(len(layers) - length + 1):
+                    yield [pair for layer in layers[first : first + length] for pair in layer], True
+            flat = [pair for layer in layers for pair in layer]
+            for last in range(1, len(flat) + 1):
+                yield flat[:last], False

@@ -1,5 +1,6 @@
 """What a recorder does with each message of a step: find its layers, its kind and its phase."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -60,13 +61,14 @@ class Recorder:
         }
         trained = {
             unit.name: {
-                name: self.sizes[name]
+                name: min(p.numel() or math.inf, self.sizes[name])  # DeepSpeed frees it
                 for name, p in unit.parameters.items()
                 if p.requires_grad and name in self.sizes
             }
             for unit in found
         }
-        self.pending = Pending(trained, self.spare)
+        cut = {n for own in trained.values() for n, size in own.items() if size < self.sizes[n]}
+        self.pending = Pending(trained, self.spare, cut)
         self.running: list[str] = []  # layers whose forward is running, outer before inner
         self.depth = 0  # of calls of the whole model
         self.passes = 0  # forwards of the whole model that have begun
@@ -131,11 +133,18 @@ class Recorder:
             one.kind = "other"
         elif names := self.gathered(self.values, one, numbers):
             one.kind, one.names = "parameters", names
-        elif one.entry.call not in COPIES and (taken := self.pending.take(numbers)):
+        elif one.entry.call in COPIES or self.mirrors(one):
+            pass
+        elif taken := self.pending.take(numbers):
             one.kind = "gradients"
             one.names = {name: size for own in taken.values() for name, size in own.items()}
         if one.kind:
             one.content = None
+
+    def mirrors(self, one: Seen) -> bool:
+        """Whether this layer's forward has sent such a message, too: of activations."""
+        sent = [(o.entry, o.during, o.kind) for o in self.seen if o.where == "forward"]
+        return one.where == "backward" and (one.entry, one.during, "") in sent
 
     def gathered(self, values: Fingerprints, one: Seen, numbers: int) -> dict[str, float]:
         """How many numbers of each parameter a gather of this size contains; {} for no gather.

@@ -117,6 +117,15 @@ def test_a_bucket_may_end_within_a_layer():
     assert pending("b", "a").take(2) == {"b": {"b.b": 2}}  # the first parameter alone
 
 
+def test_cut_parameters_may_have_sums_of_their_own():
+    """The biases are cut. The others' sum leaves them out, and they follow."""
+    found = Pending(UNITS, PADDING, cut={"a.b", "b.b"})
+    for unit in ("last", "b", "a"):
+        found.begin(unit)
+    assert found.take(19) == {"last": {"last.w": 7}, "b": {"b.w": 6}, "a": {"a.w": 6}}
+    assert found.take(4) == {"b": {"b.b": 2}, "a": {"a.b": 2}}
+
+
 def test_a_second_micro_batch_adds_to_the_gradients_that_wait():
     found = pending("last", "b", "last", "b")
     assert list(found.take(15)) == ["last", "b"]

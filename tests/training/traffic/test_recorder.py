@@ -191,6 +191,27 @@ def test_norms_of_ones_are_known_by_their_size_and_the_largest_fits():
     assert one.kind != "parameters"  # no sum is a gather
 
 
+@pytest.mark.parametrize(("held", "sent"), [(4, 4), (0, 12)])  # DeepSpeed frees its parameters
+def test_a_part_of_a_layer_and_its_tokens_are_told_apart(held, sent):
+    """The rank has 4 of 12 numbers of the weight. Its backward sends the tokens back first."""
+    model, state = nn.Sequential(nn.Linear(2, 2, bias=False)), {"0.weight": torch.rand(6, 2)}
+    model[0].weight.data = torch.empty(held)
+    recorder = Recorder(units(model), state, ranks=1)
+
+    def send(*calls):
+        for call in calls:
+            recorder.saw(entry(call, sent, ranks=1), [torch.rand(sent)])
+
+    recorder.begins("0")
+    send("all_to_all")
+    recorder.ends("0")
+    y = torch.ones(3, requires_grad=True) * 2
+    y.register_hook(lambda _: recorder.backward_begins("0") or send("all_to_all", "all_reduce"))
+    y.sum().backward()
+    kinds = [m.kind for m in recorder.messages(Fingerprints(state))]
+    assert kinds == ["activations", "activations", "gradients"]
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "name"),
     [
