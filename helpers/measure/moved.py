@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 OVERWRITE = re.compile(r"::(_foreach_)?(copy|zero|fill|normal|uniform|bernoulli|random)_$")
 MAKES = re.compile(r"::new_|_like$")
 ROWS = re.compile(r"::(embedding|index|index_select|gather|take)$")  # of their first tensor
+PUTS = re.compile(r"::_?(index_put|index|scatter)_((add|copy|fill|reduce|impl)_)?$")  # into it
+READS = {"index_put": torch.ops.aten.index, "index": torch.index_select, "scatter": torch.gather}
 ALLOCATES = re.compile(r"::(new_)?empty|::resize_$")
 
 
@@ -84,6 +86,11 @@ class Counter(TorchDispatchMode):
         if ROWS.search(schema.name):  # as many numbers as they return
             read = [x for x in read if x is not args[0]]
             read.append(min(args[0], result, key=lambda x: x.nbytes))
+        if put := PUTS.search(schema.name):
+            rows = READS[put[1]](*args[: 2 if put[1] == "index_put" else 3])
+            written = [min(args[0], rows, key=lambda x: x.nbytes)]
+            adds = put[3] in ("add", "reduce") or given.get("accumulate")
+            read = [x for x in read if x is not args[0]] + (written if adds else [])
         made = [] if changed else tensors(result)
         moves = not function.is_view and schema.name != "aten::_unsafe_view"
         moves &= not ALLOCATES.search(schema.name)

@@ -32,6 +32,11 @@ A, B, OUT = (torch.ones(10) for _ in range(3))
         (lambda: torch._foreach_zero_([A, B]), 0, 80),
         (lambda: torch.embedding(A.view(5, 2), ROWS), 8 + 8, 8),  # a row of five, and its index
         (lambda: A[ROWS.expand(20)], 40 + 20 * 8, 20 * 4),  # at most the whole table
+        (lambda: OUT.index_put_((ROWS,), A[:1]), 8 + 4, 4),
+        (lambda: OUT.index_put_((ROWS,), A[:1], accumulate=True), 8 + 4 + 4, 4),
+        (lambda: OUT.view(5, 2).index_add_(0, ROWS, B.view(5, 2)[:1]), 8 + 8 + 8, 8),
+        (lambda: OUT.view(5, 2).index_fill_(1, ROWS - 2, 0.0), 8 + 8, 8 + 20),
+        (lambda: OUT.scatter_(0, ROWS, A[:1]), 8 + 4, 4),
     ],
 )
 def test_an_operator(call, read, written):
