@@ -8,6 +8,7 @@ import torch
 from helpers.state.part import Part, decays
 
 RULES = ("adamw", "sgd")
+OUTER = "anchor", "outer_momentum", "updates"  # slots of LocalSteps: stale after other updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class OptimizerConfig:
             shapes: of all parameters, by plain name.
 
         Raises:
-            ValueError: a slot is missing.
+            ValueError: a slot is missing, or the rule has no state.
         """
         if not any(kept.values()):
             return
@@ -92,11 +93,12 @@ class OptimizerConfig:
         )
         optimizer.step()
         for name, slots in kept.items():
-            if slots and (missing := optimizer.state[empty[name]].keys() - slots.keys()):
+            needed, own = optimizer.state[empty[name]].keys(), slots.keys() - OUTER
+            if slots and (needed - own or (own and not needed)):
                 raise ValueError(
                     f"the optimizer's state of {name} was saved with another rule: it has "
                     f"{', '.join(sorted(slots))}, and the rule {self.rule!r} needs "
-                    f"{', '.join(sorted(missing))}. Use the rule of the checkpoint"
+                    f"{', '.join(sorted(needed - own)) or 'none'}. Use the rule of the checkpoint"
                 )
 
     def factor(self, norm: torch.Tensor) -> torch.Tensor | None:

@@ -214,10 +214,12 @@ def test_what_does_not_fit_is_refused_on_every_rank(case, loaded):
 
 
 def test_plain_sgd_has_no_moments_to_miss(tmp_path):
-    for momentum, words in ((0.0, ""), (0.9, "start anew")):
+    for momentum, words, needs in ((0.0, "", "none"), (0.9, "start anew", "momentum_buffer")):
         one = Single(CONFIG, optimizer=OptimizerConfig(rule="sgd", momentum=momentum))
         state = one.full_state()
         one.save(tmp_path / str(momentum))
         for act in (partial(one.load, state), partial(one.restore, tmp_path / str(momentum))):
             told = said(act)
             assert words in told if words else not told
+        state["optimizer"] = {name: {"exp_avg": value} for name, value in state["model"].items()}
+        assert f"has exp_avg, and the rule 'sgd' needs {needs}." in said(partial(one.load, state))

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 from helpers.comm.mesh import Mesh
 from helpers.comm.transport import GroupTransport
 from helpers.measure.memory import bytes_of
-from helpers.parallel.optimizer import OptimizerConfig, set_lr
+from helpers.parallel.optimizer import OUTER, OptimizerConfig, set_lr
 from helpers.parallel.precision import Plain
 from helpers.parallel.units import Unit
 from helpers.parallel.world import World
@@ -17,8 +17,6 @@ from helpers.state.all_parts import AllParts
 from helpers.state.part import Part
 from helpers.state.pending import make_groups
 from helpers.state.slicing import load, load_optimizer
-
-OUTER = "anchor", "outer_momentum", "updates"  # slots of LocalSteps: stale after other updates
 
 
 class Local:
