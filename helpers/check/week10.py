@@ -8,8 +8,9 @@ import torch.distributed as dist
 
 from helpers.check import hidden
 from helpers.check.answers import difference
-from helpers.check.exercise import Edit, Exercise, Number, among, parted
+from helpers.check.exercise import Edit, Exercise, among, parted
 from helpers.check.hidden import normal
+from helpers.check.number import Number
 from helpers.check.traffic import UNSENT, ByMessages, bytes_sent
 from helpers.check.verdict import NotRight
 

@@ -3,7 +3,8 @@
 import torch
 
 from helpers.check import hidden
-from helpers.check.exercise import Edit, Exercise, Number, among, parted
+from helpers.check.exercise import Edit, Exercise, among, parted
+from helpers.check.number import Number
 
 # least_link_bytes
 

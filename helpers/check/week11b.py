@@ -6,8 +6,9 @@ P  parameters        K  nodes        L  ranks of a node        B  numbers of a b
 import torch
 import torch.distributed as dist
 
-from helpers.check.exercise import Edit, Exercise, Number, call
+from helpers.check.exercise import Edit, Exercise, call
 from helpers.check.hidden import normal
+from helpers.check.number import Number
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import NotRight
 

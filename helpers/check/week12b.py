@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 
 from helpers.check import hidden
-from helpers.check.exercise import Edit, Exercise, Number
+from helpers.check.exercise import Edit, Exercise
+from helpers.check.number import Number
 from helpers.check.ranks import OnRanks
 from helpers.check.verdict import NotRight
 

@@ -1,6 +1,7 @@
 """Exercises of week 13: alpha and beta of a link, the seconds of a pipeline's step."""
 
-from helpers.check.exercise import Edit, Exercise, Number
+from helpers.check.exercise import Edit, Exercise
+from helpers.check.number import Number
 
 # alpha_beta
 

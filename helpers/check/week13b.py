@@ -5,7 +5,8 @@ from dataclasses import replace
 from functools import cache
 
 from helpers.check.answers import short
-from helpers.check.exercise import Edit, Exercise, Number
+from helpers.check.exercise import Edit, Exercise
+from helpers.check.number import Number
 from helpers.comm.layout import Layout
 from helpers.models.shape import GPTShape
 from helpers.planner.plan import plan

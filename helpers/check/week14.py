@@ -3,7 +3,8 @@
 import json
 import math  # noqa: F401, for the slips
 
-from helpers.check.exercise import Edit, Exercise, Number, among
+from helpers.check.exercise import Edit, Exercise, among
+from helpers.check.number import Number
 from helpers.resilience.interval import daly, expected_seconds
 
 # best_interval

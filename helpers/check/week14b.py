@@ -5,7 +5,8 @@ from functools import cache
 
 from helpers.check import hidden
 from helpers.check.answers import short
-from helpers.check.exercise import Edit, Exercise, Number, among
+from helpers.check.exercise import Edit, Exercise, among
+from helpers.check.number import Number
 from helpers.check.verdict import NotRight
 from helpers.resilience import spot
 from helpers.resilience.interval import goodput, young

@@ -6,7 +6,8 @@ import torch
 
 from helpers.check import hidden
 from helpers.check.answers import short
-from helpers.check.exercise import Edit, Exercise, Number, among
+from helpers.check.exercise import Edit, Exercise, among
+from helpers.check.number import Number
 from helpers.check.sent import bytes_of_ranks
 from helpers.measure.flops import flops_of
 from helpers.measure.moved import moved_by

@@ -10,7 +10,8 @@ import torch
 
 from helpers.check import hidden
 from helpers.check.answers import is_number
-from helpers.check.exercise import Case, Edit, Exercise, Number, among
+from helpers.check.exercise import Case, Edit, Exercise, among
+from helpers.check.number import Number
 from helpers.check.verdict import NotRight
 from helpers.measure.flops import flops_of
 from helpers.models.config import GPTConfig

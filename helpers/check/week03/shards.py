@@ -8,7 +8,8 @@ from torch import nn
 
 from helpers.check import hidden
 from helpers.check.answers import plain, short
-from helpers.check.exercise import Edit, Number, among
+from helpers.check.exercise import Edit, among
+from helpers.check.number import Number
 from helpers.check.ranks import OnRanks, observed
 from helpers.simulate.data_parallel import hiding_tokens
 

@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from helpers.check import hidden
 from helpers.check.answers import is_number, plain
-from helpers.check.exercise import Edit, Number
+from helpers.check.exercise import Edit
+from helpers.check.number import Number
 from helpers.check.ranks import OnRanks, observed, sent
 from helpers.check.verdict import NotRight
 from helpers.comm.ledger import ledger

@@ -5,7 +5,8 @@ from collections import Counter
 from itertools import chain
 
 from helpers.check.answers import short
-from helpers.check.exercise import Edit, Exercise, Number
+from helpers.check.exercise import Edit, Exercise
+from helpers.check.number import Number
 from helpers.check.verdict import NotRight
 from helpers.plans.schedules import (
     BACKWARD,

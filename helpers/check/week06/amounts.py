@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from helpers.check import hidden
-from helpers.check.exercise import Edit, Number, among
+from helpers.check.exercise import Edit, among
+from helpers.check.number import Number
 from helpers.check.sent import bytes_of_ranks
 
 # bytes_per_rank

@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from helpers.check import hidden
 from helpers.check.answers import plain, short
-from helpers.check.exercise import Edit, Exercise, Number, among
+from helpers.check.exercise import Edit, Exercise, among
+from helpers.check.number import Number
 from helpers.check.ranks import OnRanks, observed
 from helpers.check.verdict import NotRight
 from helpers.check.week06.amounts import PADDING
