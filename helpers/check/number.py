@@ -126,7 +126,8 @@ class Number(Exercise):
             if all(math.isclose(rest, rests[0], rel_tol=near) for rest in rests):
                 words = {1: "too much", -1: "missing"}
                 told = " and ".join(f"a factor `{name}` is {words[way]}" for name, way in factors)
-                return f"In every case, {told}. Why?"
+                beside = "" if math.isclose(rests[0], 1, rel_tol=near) else ", beside a constant"
+                return f"In every case, {told}{beside}. Why?"
         return ""
 
 

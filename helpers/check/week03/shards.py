@@ -222,6 +222,8 @@ tokens_to_hide = Number(
          "ring send? It depends on n."),
         (lambda b, g: b / around(g) / 2, lambda b, g: g(ranks=10**18) / 2, "An all-reduce is a "
          "reduce-scatter and an all-gather. Where is n?"),
+        (lambda b, g: g(gradient_bytes=2, micro_batches=1), "That is the formula for bf16 and one "
+         "micro-batch. Which arguments do you not use?"),
         (lambda b, g: g(micro_batches=1), "Inside no_sync() nothing is sent. Which backward can "
          "still hide messages?"),
         (lambda b, g: b / g.micro_batches**2, "More micro-batches: does each one compute more "

@@ -1,9 +1,8 @@
 """How a sandbox starts and ends, and what is said of it where it does not."""
 
-import gc
-import mmap
 import os
 import subprocess
+import sys
 import time
 
 import psutil
@@ -132,28 +131,42 @@ def test_why_there_is_no_sandbox(monkeypatch, tmp_path):
     sandbox.why_not.cache_clear()
 
 
+HOLDS = """
+import mmap, os
+print(flush=True)
+input()
+file = os.memfd_create("x")
+again = os.dup(file)
+os.write(file, bytes(8 << 20))
+os.ftruncate(file, 1 << 30)  # what is not written takes no memory
+print(flush=True)
+input()
+mapped = mmap.mmap(file, 8 << 20)
+print(sum(mapped[:: mmap.PAGESIZE]), flush=True)  # all pages are read
+input()
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there are no files without a name")
 def test_a_file_without_a_name_counts_once_mapped_or_not():
-    me = psutil.Process()
-    gc.collect()  # else what earlier tests have left is freed while this one counts
-    before, whole = nameless_files([me]), memory_of([me], enough=0)
     gone = psutil.Popen(["true"])
     gone.wait()
-    file = os.memfd_create("x")
-    again = os.dup(file)
-    try:
-        os.write(file, bytes(8 << 20))
-        os.ftruncate(file, 1 << 30)  # what is not written takes no memory
-        assert nameless_files([gone, me, me]) - before == 8 << 20
-        with mmap.mmap(file, 8 << 20) as mapped:
-            assert sum(mapped[:: mmap.PAGESIZE]) == 0  # all pages are read
-            assert 6 << 20 < memory_of([me], enough=0) - whole < 15 << 20
-        quick_count = memory_of([me], enough=1 << 40)
-        assert abs(quick_count - pages(me, exact=False) - (before + (8 << 20))) < 4 << 20
-    finally:
-        os.close(file)
-        os.close(again)
-    assert nameless_files([me]) == before
+    # a process of its own: of this one, earlier tests' memory may be freed while it counts
+    command, pipe = [sys.executable, "-c", HOLDS], subprocess.PIPE
+    with psutil.Popen(command, stdin=pipe, stdout=pipe, text=True) as holder:
+        holder.stdout.readline()
+        whole = memory_of([holder], enough=0)
+        assert nameless_files([holder]) == 0
+        print(file=holder.stdin, flush=True)
+        holder.stdout.readline()
+        assert nameless_files([gone, holder, holder]) == 8 << 20
+        print(file=holder.stdin, flush=True)
+        assert holder.stdout.readline() == "0\n"
+        assert 6 << 20 < memory_of([holder], enough=0) - whole < 15 << 20
+        quick_count = memory_of([holder], enough=1 << 40)
+        assert abs(quick_count - pages(holder, exact=False) - (8 << 20)) < 4 << 20
+        print(file=holder.stdin, flush=True)
+    assert nameless_files([holder]) == 0
 
 
 def test_the_exact_count_begins_above_enough(monkeypatch):
