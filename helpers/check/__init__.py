@@ -1,7 +1,7 @@
 """Exercise oracles: run a student's function on ranks, name the first thing that is wrong.
 
 To add an exercise: weekNN/TOPIC.py has its reference, cases and `slips`: its mistakes, each with
-its hint (see `exercise.Exercise`, `number.Number`, `ranks.OnRanks`); then its name goes into _HOME below.
+its hint (see `exercise.Exercise`, `number.Number`, `ranks.OnRanks`); name it in _HOME below.
 
 Each name is imported when it is first used. A rank imports the check that it runs, and this file
 on the way: it would wait for the checks of all weeks.
