@@ -62,6 +62,8 @@ def same(found, right, close: float = 0.0, blank: bool = False) -> bool:
     if isinstance(right, torch.Tensor):
         if not isinstance(found, torch.Tensor) or found.shape != right.shape:
             return False
+        if found.is_complex():  # its imaginary part would be lost, with a warning
+            return False
         found, right = found.detach().double(), right.detach().double()
         if blank:
             where = right.isfinite()
