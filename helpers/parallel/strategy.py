@@ -149,8 +149,7 @@ class Strategy(ABC):
 
     def tell_anew(self, where: str):
         """Warn that moments start anew. Plain SGD has none."""
-        groups = self.optimizer.param_groups
-        if isinstance(self.optimizer, torch.optim.SGD) and not any(g["momentum"] for g in groups):
+        if all("dampening" in g and not g["momentum"] for g in self.optimizer.param_groups):
             return
         text = f"{where} has no state of the optimizer: moments and step count start anew"
         warnings.warn(text, stacklevel=3)

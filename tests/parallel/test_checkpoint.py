@@ -175,6 +175,9 @@ def loads_of(worker, strategy, sizes, folder):
     found["checkpoint: anew"] = said(lambda: trained.restore(f"{folder}/new"))
     trained.step(batch)
     trained.close()
+    if strategy is TorchZeroRedundancy:  # its optimizer has PyTorch's SGD inside
+        plain = strategy(CONFIG, 0, mesh, optimizer=OptimizerConfig(rule="sgd", momentum=0.0))
+        assert said(lambda: plain.load({**good, "optimizer": {}})) == ""
     return found, unchanged
 
 
