@@ -334,8 +334,8 @@ CASES = {
     "context, by hand": owned(Zero1, CONTEXT, {"cp": 2}, transform=context_parallel,
                               engine=ByHand, micro_batches=2, batches=once_without_targets),
     "context, 1F1B, 3, kept": piped(
-        "1F1B", replace(CONTEXT, layers=4, mixer="mamba2", dropout=0.2), KEPT, context_parallel,
-        axes={"cp": 2}, deep=4, micro_batches=2),
+        "1F1B", replace(CONTEXT, layers=4, mixer=("mamba2", "mamba", "attention", "attention"),
+                        dropout=0.2), KEPT, context_parallel, axes={"cp": 2}, micro_batches=2),
     # attention over cp: a ring in the zigzag order, if no mixer scans
     **{f"ring, {name}": Case(Recipe(layout=Layout(dp=2, cp=2), owner=o), RING)
        for name, o in some("DDP", "3")},

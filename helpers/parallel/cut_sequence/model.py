@@ -182,8 +182,8 @@ def sum_counts(model: GPT, transports: Sequence[GroupTransport]):
 
 
 def scanned(model: GPT) -> bool:
-    """Whether a mixer is a state space model."""
-    return any(type(module) in SCANS for module in model.modules())
+    """Whether a mixer is a state space model: of the whole model, also if this is a stage of it."""
+    return not {"mamba", "mamba2"}.isdisjoint(model.config.mixers)
 
 
 def cut_sequence(
