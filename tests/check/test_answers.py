@@ -67,7 +67,7 @@ NAN, INF, ONES = float("nan"), float("inf"), torch.ones(2, 2)
 @pytest.mark.parametrize(
     ("found", "right", "close", "agrees"),
     [
-        (1.0, 1, 0, True), (1, True, 0, False), (True, 1, 0, False), ("1", 1, 0, False),
+        (1.0, 1, 0, True), (np.float32(1), 1, 0, True), (1, np.int64(1), 0, True), (1, True, 0, False), (True, 1, 0, False), ("1", 1, 0, False),
         (None, 0, 0, False), (None, None, 0, True), ("a", "a", 0, True), ("a", "b", 0, False),
         (1.125, 1, 0.125, True), (1.2, 1, 0.125, False), (0.125, 0, 0.125, True),
         (10.5, 10, 0.1, True), (12, 10, 0.1, False), (INF, INF, 0, True), (-INF, INF, 1, False),

@@ -89,7 +89,7 @@ def test_what_the_ranks_explain(given, right, hint):
     assert bool(found) == bool(hint)
 
 
-SEVERAL = (week10.ssm_step, week12b.route_with_bias)
+SEVERAL = (week10.ssm_step, week10.hybrid_bytes, week12b.route_with_bias)
 
 
 @pytest.mark.parametrize("data", SEVERAL)

@@ -205,7 +205,7 @@ def test_what_cannot_be(cluster):
                 SharedMemory(pair)
         place, create = shared_segments.where, os.memfd_create
         try:
-            shared_segments.where = lambda: (int(worker.rank == 1), 0)
+            shared_segments.where = lambda: (0, 0, 0, int(worker.rank == 1))
             with pytest.raises(ValueError, match="ranks 0 and 1 are not on one machine"):
                 SharedMemory()
             del os.memfd_create

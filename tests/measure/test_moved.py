@@ -15,6 +15,7 @@ A, B, OUT = (torch.ones(10) for _ in range(3))
         (lambda: A + B, 80, 40),
         (lambda: A + A, 40, 40),  # one tensor is read once
         (lambda: A.sum(), 40, 4),
+        (lambda: A.view(2, 5).max(1), 40, 2 * (4 + 8)),  # values and places
         (lambda: A[0].item(), 0, 0),  # Python reads a number: no operator
         (lambda: A.add_(B), 80, 40),
         (lambda: A.copy_(B), 40, 40),  # a copy does not read its target

@@ -369,6 +369,7 @@ def test_a_hang_shows_where_the_ranks_are_and_no_rank_is_left(monkeypatch):
     assert "a hang" in verdict.finding, verdict
     assert "in hangs" in verdict.finding
     assert "rank 1 had returned" in verdict.finding
+    assert "rank 1 was" not in verdict.finding
     assert "same order" in verdict.hint
     assert not [p for p in psutil.process_iter(["environ"]) if OURS in (p.info["environ"] or {})]
 
