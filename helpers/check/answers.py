@@ -17,6 +17,11 @@ def is_number(answer) -> bool:
     return isinstance(answer, Real) and not isinstance(answer, bool)
 
 
+def as_python(number: Real) -> int | float:
+    """Return a number of NumPy, or a fraction, as a float: those warn, or cannot be formatted."""
+    return number if isinstance(number, int | float) else float(number)
+
+
 def oddity(answer, deep: int = DEEP) -> str:
     """Return what is odd about an answer, or about a part of it; "" if nothing is."""
     if isinstance(answer, torch.Tensor):
@@ -72,8 +77,11 @@ def same(found, right, close: float = 0.0, blank: bool = False) -> bool:
             found, right = found[where], right[where]
         return torch.allclose(found, right, rtol=close, atol=close)
     if is_number(right):
-        if not is_number(found) or abs(found) > LARGEST or abs(right) > LARGEST:
-            return is_number(found) and found == right
+        if not is_number(found):
+            return False
+        found = as_python(found)
+        if abs(found) > LARGEST or abs(right) > LARGEST:
+            return found == right
         off = math.isclose(found, right, rel_tol=close, abs_tol=close * (abs(right) < 1))
         return found == right or off or (blank and found != found and right != right)
     if isinstance(right, list | tuple):
@@ -114,6 +122,7 @@ def difference(found, right) -> tuple[str, str]:
     if is_number(right):
         if not is_number(found):
             return short(found), "Return one number."
+        found = as_python(found)
         return f"{found:,.12g}; it is {right:,.12g}", factor_hint(found, right)
     if isinstance(right, list | tuple):
         if not isinstance(found, list | tuple):

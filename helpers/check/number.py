@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 
-from helpers.check.answers import is_number, oddity, same, short
+from helpers.check.answers import as_python, is_number, oddity, same, short
 from helpers.check.exercise import Case, Edit, Exercise
 from helpers.check.verdict import NotRight
 
@@ -69,6 +69,7 @@ class Number(Exercise):
         if not is_number(found):
             of = "" if self.unit.startswith("as ") else "of "
             return NotRight(f"returned {short(found)}", f"Return one number {of}{self.unit}.")
+        found = as_python(found)
         if self.say:
             return NotRight(self.say(found, right, *case.arguments))
         what = self.unit if facet == "returned" else f"{self.unit} as {facet}".strip()

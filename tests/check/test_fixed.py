@@ -1,5 +1,7 @@
 """Mistakes that stand in no table: an argument, a choice or the ranks explain them."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 
@@ -104,6 +106,7 @@ def test_several_values_may_have_names():
     verdict = bytes_per_rank(lambda *given: {"parameters": 1, "gradients": 2})
     assert verdict.hint == "Return a dict with the keys 'parameters', 'gradients', 'optimizer'."
     eight = bytes_per_rank(
-        lambda *given: {k: 8 * n for k, n in bytes_per_rank.right(*given).items()}
+        lambda *given: {k: Fraction(8 * n) for k, n in bytes_per_rank.right(*given).items()}
     )
     assert eight.hint == "Return bytes, not bits."
+    assert "said 120,000,000,000 bytes as parameters; it is 15,000,000,000" in eight.finding

@@ -49,6 +49,8 @@ def test_a_whole_float_and_a_peak_within_five_percent_are_fine():
         return [float(per_unit), 1.04 * held]
 
     assert check.choose_wrapping(near)
+    said = check.choose_wrapping(lambda *given: (6, 1.0)).finding
+    assert "6 blocks in a unit; you said 1 bytes, and a rank held " in said
 
 
 def test_rows_are_cut_as_torch_cuts():
