@@ -14,8 +14,9 @@ It leaves out activations, and the parameters that stage 3 gathers for the layer
 
 `moments` counts those, for FSDP2 (`torch.distributed.fsdp.fully_shard`). A gather fills a buffer
 and is then copied into the parameters. In the backward, the gather of the next unit starts before
-it is needed, and the gradients of a unit are copied into a buffer for the reduce-scatter. The
-buffer is freed when the next unit needs its own.
+it is needed, and the gradients of a unit are copied into a buffer for the reduce-scatter, and
+freed. gloo copies this buffer once more (measured; not NCCL, where the moment before has the most:
+gradients and buffer, without the result). It is freed when the next unit needs its own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -146,7 +147,7 @@ class Moment:
         gathered: whole parameters, of units in use.
         fetched: the buffer of a gather.
         gradients: whole gradients of one unit.
-        sending: the buffer of a reduce-scatter, and its result.
+        sending: the buffer of a reduce-scatter; while it runs, also its result and gloo's copy.
     """
 
     name: str
@@ -196,16 +197,16 @@ def moments(
             found.append(Moment(f"{what} of unit {k}", own, gathered=size + root, fetched=size))
     for k in reversed(range(len(units))):
         size, following = units[k], units[k - 1] if k else 0.0
-        both = {"states": own, "fetched": following, "gradients": size + waiting}
-        found.append(Moment(f"backward of unit {k}", gathered=size + root, sending=before, **both))
-        sent = {"gathered": root, "sending": size + size / ranks}
+        both = {"states": own, "fetched": following}
+        held = {"gathered": size + root, "gradients": size + waiting, "sending": before}
+        found.append(Moment(f"backward of unit {k}", **held, **both))
+        sent = {"gathered": root, "gradients": waiting, "sending": 2 * size + size / ranks}
         found.append(Moment(f"reduce of unit {k}", **sent, **both))
         own, before = own + size / ranks, size  # with the shards of the gradients so far
     if root:
         sums = {"gradients": 3 * root if tied else root, "sending": before}
         found.append(Moment("backward of the root", own, gathered=root, **sums))
-        sent = root + root / ranks
-        found.append(Moment("reduce of the root", own, gradients=root, sending=sent))
+        found.append(Moment("reduce of the root", own, sending=2 * root + root / ranks))
     return found
 
 

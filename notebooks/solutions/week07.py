@@ -19,9 +19,9 @@ def choose_wrapping(blocks, block_bytes, ranks, budget):
 def peak_bytes(units, unit, ranks):
     """Shards and Adam's two averages, then the worst moment of the backward."""
     states = 3 * units * unit / ranks
-    if units == 1:  # gradients, their copy to send, and the received shard
+    if units == 1:  # the gradients' buffer, gloo's copy of it, and the received shard
         return states + 2 * unit + unit / ranks
-    if units == 2:  # the other unit's buffer too
+    if units == 2:  # parameters, gradients, the other unit's buffer and its shard
         return states + 3 * unit + unit / ranks
     # parameters, gradients, the next unit's gather, the last unit's reduce-scatter; the
     # gradient shards of all units but this one and the first

@@ -166,13 +166,13 @@ def test_every_moment_by_hand():
         Moment(name="gather of unit 2", states=42, gathered=3, fetched=3),
         Moment(name="forward of unit 2", states=42, gathered=3, fetched=3),
         Moment(name="backward of unit 2", states=42, gathered=3, fetched=30, gradients=3),
-        Moment(name="reduce of unit 2", states=42, fetched=30, gradients=3, sending=4),
+        Moment(name="reduce of unit 2", states=42, fetched=30, sending=7),
         Moment(
             name="backward of unit 1", states=43, gathered=30, fetched=9, gradients=30, sending=3
         ),
-        Moment(name="reduce of unit 1", states=43, fetched=9, gradients=30, sending=40),
+        Moment(name="reduce of unit 1", states=43, fetched=9, sending=70),
         Moment(name="backward of unit 0", states=53, gathered=9, gradients=9, sending=30),
-        Moment(name="reduce of unit 0", states=53, gradients=9, sending=12),
+        Moment(name="reduce of unit 0", states=53, sending=21),
     ]
 
 
@@ -185,11 +185,11 @@ def test_the_root_stays_gathered_and_its_gradients_wait():
         Moment(name="gather of unit 1", states=18, gathered=9, fetched=3),
         Moment(name="forward of unit 1", states=18, gathered=9, fetched=3),
         Moment(name="backward of unit 1", states=18, gathered=9, fetched=9, gradients=9),
-        Moment(name="reduce of unit 1", states=18, gathered=6, fetched=9, gradients=9, sending=4),
+        Moment(name="reduce of unit 1", states=18, gathered=6, fetched=9, gradients=6, sending=7),
         Moment(name="backward of unit 0", states=19, gathered=15, gradients=15, sending=3),
-        Moment(name="reduce of unit 0", states=19, gathered=6, gradients=15, sending=12),
+        Moment(name="reduce of unit 0", states=19, gathered=6, gradients=6, sending=21),
         Moment(name="backward of the root", states=22, gathered=6, gradients=18, sending=9),
-        Moment(name="reduce of the root", states=22, gradients=6, sending=8),
+        Moment(name="reduce of the root", states=22, sending=14),
     ]
     apart = moments([9, 3], 3, root=6)  # the head's half waits
     late = [m.gradients - a.gradients for m, a in zip(made, apart, strict=True)]

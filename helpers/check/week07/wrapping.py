@@ -80,9 +80,9 @@ def judge_wrapping(trace, right, blocks, block_bytes, ranks, budget):
 def of_units(u: int, b: float, n: int) -> float:
     """Bytes at the peak: u equal units of b bytes on n ranks, with AdamW."""
     states = 3 * u * b / n
-    if u == 1:  # gradients, their copy to send, and the shard that arrives
+    if u == 1:  # the gradients' buffer, gloo's copy of it, and the shard that arrives
         return states + 2 * b + b / n
-    if u == 2:  # the other unit's buffer too
+    if u == 2:  # parameters, gradients, the other unit's buffer and its shard
         return states + 3 * b + b / n
     # parameters, gradients, the next unit's gather, the last unit's reduce-scatter; the gradient
     # shards of all units but this one and the first
