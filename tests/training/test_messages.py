@@ -62,7 +62,10 @@ TWO = [
     ),
     *((Layout(ep=2), ROUTED, m, None, {"zero": zero}) for zero, m in ((0, 1), (1, 2), (3, 2))),
     (Layout(ep=2), replace(ROUTED, recompute="full"), 2, None, {"zero": 2}),
-    *((Layout(tp=2), ROUTED, 2, None, {"sequence": sequence}) for sequence in (False, True)),
+    *(
+        (Layout(tp=2), replace(ROUTED, recompute=again), 2, None, {"sequence": sequence})
+        for again, sequence in (("none", False), ("none", True), ("full", False), ("full", True))
+    ),
 ]
 FOUR = [
     (Layout(pp=4), TIED, 4, one_f_one_b, {}),
@@ -70,7 +73,7 @@ FOUR = [
     *((Layout(pp=2, dp=2), TIED, 2, one_f_one_b, {"zero": zero}) for zero in (0, 3)),
     (Layout(dp=2, tp=2), TIED, 2, None, {"zero": 3}),
     (Layout(dp=2, tp=2), ODD, 1, None, {}),
-    (Layout(pp=2, tp=2), TIED, 2, v, {}),
+    *((Layout(pp=2, tp=2), c, 2, v, {}) for c in (TIED, FULL)),
     (Layout(pp=2, tp=2), TIED, 2, one_f_one_b, {"sequence": True}),
     (Layout(dp=2, cp=2), TIED, 2, None, {"zero": 3}),
     (Layout(cp=2, tp=2), replace(ODD, width=16, heads=4, kv_heads=2), 2, None, {}),
