@@ -24,43 +24,32 @@ def with_other(solution, **other):
     return wrong
 
 
+sent = week04.message_bytes
+
+
 @pytest.mark.parametrize(
     ("data", "answer", "hint"),
     [
-        (
-            outgrowing_batch,
-            with_other(week09.outgrowing_batch, param_bytes=4),
-            "`param_bytes` is 4",
-        ),
+        (outgrowing_batch, with_other(week09.outgrowing_batch, param_bytes=4),
+         "`param_bytes` is 4"),
         (cache_bytes, with_other(week09.cache_bytes, number_bytes=2), "`number_bytes` is 2"),
         (cache_bytes, with_other(week09.cache_bytes, layers=1), "`layers` is 1"),
-        (
-            cache_bytes,
-            with_other(week09.cache_bytes, sequences="heads"),
-            "`heads` in the place of `sequences`",
-        ),
+        (cache_bytes, with_other(week09.cache_bytes, sequences="heads"),
+         "`heads` in the place of `sequences`"),
         (cache_bytes, lambda *given: 8 * week09.cache_bytes(*given), "not bits"),
-        (
-            cache_bytes,
-            lambda *given: week09.cache_bytes(*given) / given[2] * given[1],
-            "`width` is too much and a factor `heads` is missing",
-        ),
-        (
-            message_bytes,
-            lambda config, *rest: (
-                week04.message_bytes(config, *rest) + 7 * (config.recompute == "full")
-            ),
-            "with recompute full alone",
-        ),
-        (
-            activation_bytes,
-            lambda config, *rest: (
-                week04.activation_bytes(config, *rest) * (config.recompute != "full")
-            ),
-            "The bytes of block input are missing",
-        ),
+        (cache_bytes, lambda *given: week09.cache_bytes(*given) / given[2] * given[1],
+         "`width` is too much and a factor `heads` is missing"),
+        (message_bytes, lambda *given: 7 * (given[0].recompute == "full") + sent(*given),
+         "with recompute full alone"),
+        (message_bytes, lambda *given: 7 * (given[4] == "sequence, again") + sent(*given),
+         "with way sequence, again alone"),
+        (message_bytes, with_other(sent, sequences="tokens"), "`tokens` in the place"),
+        (message_bytes, lambda *given: sent(*given) / given[3], "a factor `ranks` is missing"),
+        (activation_bytes,
+         lambda *given: week04.activation_bytes(*given) * (given[0].recompute != "full"),
+         "The bytes of block input are missing"),
     ],
-)
+)  # fmt: skip
 def test_what_an_argument_or_a_choice_explains(data, answer, hint):
     verdict = data(answer)
     assert verdict.status == "wrong"

@@ -39,6 +39,8 @@ def test_a_wrong_answer_with_the_number_of_ranks_and_the_rank():
     assert (verdict.status, verdict.exercise) == ("wrong", "rows")
     start = "with 2 ranks: rows of rank 1: 0; it is 1"
     assert verdict.finding == f"{start}; it is what rank 0 should have"
+    times = exercise()(lambda worker: worker.rank * worker.world_size)
+    assert "multiplied by the number" in times.hint
 
 
 def test_an_error_shows_the_student_s_lines_alone():

@@ -1,12 +1,14 @@
 """A verdict is true only when passed, and its text is escaped where it becomes HTML."""
 
 import re
+from fractions import Fraction
 from types import SimpleNamespace as Seen
 
 import pytest
 import torch
 
 from helpers.check import solved, week10, week13b, week14
+from helpers.check.answers import difference
 from helpers.check.exercise import Case
 from helpers.check.verdict import NotRight, Verdict
 from helpers.check.week01.collectives import global_mean
@@ -84,6 +86,7 @@ def test_html_says_the_same_in_the_colour_of_its_status():
          "rank 0 sent 999 bytes for its 50 tokens"),
         (lambda: week13b.words_of("tokens", 7, 9, 1.0), "is for 9 tokens, your plan has 7"),
         (lambda: week14.commit.say("a", 1, 2, 3), "a: 1; it should be 2"),
+        (lambda: difference(Fraction(1, 4), 1), "0.25; it is 1"),
         (lambda: global_mean.complaint("messages", SENT, SENT[:1] * 2, Case("", (2, {}))).finding,
          "rank 1 sent recv of 9 bytes; 2 ranks need send of 8 bytes"),
     ],
