@@ -133,9 +133,9 @@ class DirectTransport(GroupTransport):
         row = lambda other: parts[other - (other > self.rank)]  # noqa: E731
         return Messages(self.swap(lambda other: every[other], row), add_up)
 
-    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Work:
-        if dist.get_backend(self.group) != "gloo":
-            return super().all_to_all(received, sent)
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor, sizes=(None, None)) -> Work:
+        if dist.get_backend(self.group) != "gloo" or any(sizes):
+            return super().all_to_all(received, sent, sizes)
         copy_unless_same(received[self.rank], sent[self.rank])
         return Messages(self.swap(lambda other: sent[other], lambda other: received[other]))
 

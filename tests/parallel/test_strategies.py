@@ -231,7 +231,7 @@ def attending(config, ranks=3, *, owner=Replicated, **rest):
 
 
 def over_experts(owner, layout, config=ROUTED, **rest):
-    given = {name: rest.pop(name) for name in ("inner", "axes") if name in rest}
+    given = {name: rest.pop(name) for name in ("inner", "axes", "transport") if name in rest}
     return owned(owner, config, layout, transform=partial(over_ranks, **given), **rest)
 
 
@@ -379,7 +379,8 @@ CASES = {
     # experts over ranks
     **{f"dispatched, {name}": over_experts(o, {"dp": 2, "ep": 2}, micro_batches=2)
        for name, o in some("pending", "DDP", "3")},
-    "dispatched, drops": over_experts(BUCKETS, {"ep": 3}, DROPS, sequences=7, micro_batches=2),
+    "dispatched, drops": over_experts(BUCKETS, {"ep": 3}, DROPS, sequences=7, micro_batches=2,
+                                      transport=DirectTransport),
     "dispatched, most ranks have no row": over_experts(
         Zero3, {"ep": 3}, replace(DROPS, layers=2, context=2), sequences=1),
     "dispatched, on the host": over_experts(Zero1, {"ep": 2}, precision=OnHost(EXACT)),
