@@ -52,8 +52,9 @@ global_mean = OnRanks(
          "ranks hold together?"),
         (Edit(DIVIDE, OVER_RANKS), "That is the sum divided by the number of ranks. Ranks are not "
          "values."),
-        (Edit("values.sum()", "values.mean()", DIVIDE, OVER_RANKS), "A rank without values has no "
-         "mean of its own: 0/0. What can it contribute instead?"),
+        (Edit("values.sum()", "values.mean()", DIVIDE, OVER_RANKS), "That is the mean of the "
+         "ranks' means: one value of a rank counts as much as three of another. And a rank without "
+         "values has no mean: 0/0."),
         (Edit("values.sum()", "values.mean().nan_to_num()", DIVIDE, OVER_RANKS),
          Edit("values.sum()", "values.mean().nan_to_num()", "float(len(values))",
               "float(len(values) > 0)"),
