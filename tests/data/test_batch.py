@@ -124,7 +124,7 @@ def test_copies_differ_by_row_and_seed():
 
 @pytest.mark.parametrize("odd", [{"length": 2, "vocab": 9}, {"length": 5, "vocab": 1}])
 def test_what_cannot_be_copied_is_refused(odd):
-    with pytest.raises(ValueError, match="too small to copy a word"):
+    with pytest.raises(ValueError, match="length {length} or vocab {vocab} is".format(**odd)):
         copying_batch(0, sequences=1, **odd)
 
 
