@@ -15,8 +15,8 @@ It leaves out activations, and the parameters that stage 3 gathers for the layer
 `moments` counts those, for FSDP2 (`torch.distributed.fsdp.fully_shard`). A gather fills a buffer
 and is then copied into the parameters. In the backward, the gather of the next unit starts before
 it is needed, and the gradients of a unit are copied into a buffer for the reduce-scatter, and
-freed. gloo copies this buffer once more (measured; not NCCL, where the moment before has the most:
-gradients and buffer, without the result). It is freed when the next unit needs its own.
+freed. gloo copies this buffer once more (measured). Without that copy, the moment before has the
+most: gradients and buffer, without the result. It is freed when the next unit needs its own.
 """
 
 from collections.abc import Iterable, Sequence
