@@ -176,13 +176,15 @@ class Strategy(ABC):
         Args:
             folder: a new one, the same on all ranks, on a disk that all ranks see.
             background: writes while training goes on. Its next `save` or `wait` raises what fails.
-            increments: of the run: write only what has changed since its last checkpoint. A
-                Background has its own.
+            increments: of the run: write only what has changed since its last checkpoint.
             progress: plain numbers, the same on all ranks: updates, the place in the data, ….
 
         Raises:
             FileExistsError: the folder exists.
+            ValueError: a Background, and increments beside it.
         """
+        if background and increments:
+            raise ValueError("a Background has increments of its own: Background(increments)")
         notes = {"scale": self.scale_state(), "progress": progress}
         save = partial(checkpoint.save, increments=increments)
         save = save if background is None else background.save

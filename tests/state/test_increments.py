@@ -129,6 +129,8 @@ def test_a_save_that_fails_does_not_count(tmp_path, monkeypatch):
             trainer.save(tmp_path / "step_1", increments=increments)
     trainer.save(tmp_path / "step_1", increments=increments)
     seal.verify(tmp_path / "step_1")
+    with pytest.raises(ValueError, match="of its own"):  # they would not be used
+        trainer.save(tmp_path / "step_2", Background(), increments)
     right, again = trainer.full_state()["model"], Single(TINY, 1)
     again.restore(tmp_path / "step_1")
     assert all(torch.equal(v, right[n]) for n, v in again.full_state()["model"].items())

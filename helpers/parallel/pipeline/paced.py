@@ -33,7 +33,7 @@ def paced(
         costs: of the computations, in any unit. `costs.message` is not used: messages take their
             own time.
         seconds: of one unit.
-        numbers: in each message, float32.
+        numbers: in each message, float32: 2 or more, for its stage and its micro-batch.
 
     Returns:
         This rank's spans, in seconds of this machine's monotonic clock. `merged` joins the ranks'.
@@ -41,7 +41,10 @@ def paced(
     Raises:
         ScheduleError: the schedule cannot run.
         RuntimeError: a stage received another message than it needed.
+        ValueError: fewer than 2 numbers.
     """
+    if numbers < 2:
+        raise ValueError(f"a message names its stage and its micro-batch: 2 numbers, not {numbers}")
     link = between_neighbours(mesh, AXIS)
     run = Execution(check(schedule), link)
     buffers = Buffers(numbers, torch.float32, "cpu")

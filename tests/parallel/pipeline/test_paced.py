@@ -87,6 +87,8 @@ def test_a_schedule_that_cannot_run_is_refused(monkeypatch):
     monkeypatch.setattr(module, "between_neighbours", lambda mesh, axis: {"pp": mesh.link}[axis])
     with pytest.raises(ScheduleError, match="before"):
         paced(mesh, wrong, seconds=0.0)
+    with pytest.raises(ValueError, match="2 numbers, not 1"):
+        paced(mesh, gpipe(1, 2), numbers=1)
 
 
 def test_merged_spans_begin_at_zero_in_units():
