@@ -55,6 +55,13 @@ def quick():
     return ci("quick")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Give each test, and its module's fixtures, the same random numbers in any order of tests."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(1729)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def travels_by_value(request):
     """Pickle the functions of a test module by value, as those of a notebook.
