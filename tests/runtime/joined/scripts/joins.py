@@ -5,6 +5,7 @@ Each process leaves what it saw in FOLDER, as JSON.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -112,6 +113,7 @@ def case_die(folder):
 
 def busy(worker, folder):
     """Never ends by itself, and does not notice others: no collective after the first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun may notice first: this rank says why
     dist.barrier()
     Path(folder, f"busy{worker.rank}").write_text(str(os.getpid()))
     while True:
